@@ -1,0 +1,112 @@
+/* conf: every option of the program, once. One table (conf.c) gives name, type, default, unit, help and aliases; the YAML file,
+   the command line, --help, the man page and the copy kept with each run and checkpoint all come from it.
+
+   The struct below is the effective configuration. Strings are owned by the struct. Sizes are in the unit that the comment says. */
+#ifndef CONF_H
+#define CONF_H
+#include <stdio.h>
+#include "base.h"
+#include "dtype.h"
+#include "model.h"
+
+enum strategy { NO_SHARD, SHARD_OPT, SHARD_GRAD_OP, FULL_SHARD, HYBRID_SHARD, STRATEGY_N };
+enum reshard { RESHARD_AUTO, RESHARD_FORWARD, RESHARD_BACKWARD, RESHARD_STEP };   /* when gathered weights are let go */
+enum schedule_kind { SCHED_GPIPE, SCHED_1F1B, SCHED_INTERLEAVED, SCHED_ZBH1 };
+enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
+enum lr_kind { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
+enum offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };
+enum tristate { NO, YES, AUTO };
+
+#define STR 1024   /* room of a string option */
+
+struct conf {
+  char model[STR];              /* model: a name in share/models, a path, or (mapping) */
+  struct arch arch;             /* the model's shape, resolved */
+
+  struct {                      /* data: */
+    char train[STR], valid[STR];  /* a path, or a blend "0.7:a.h5,0.3:b.h5" (YAML: a string or a list of them) */
+    double valid_fraction;      /* the tail of train is valid when valid is left out or equal to train */
+    char tokenizer[STR];        /* bytes, or a path */
+    char format[32];            /* auto | hdf5 | megatron | u16 | u32 */
+    bool document_mask;         /* attention and positions stop at document ends */
+  } data;
+
+  struct {                      /* run: */
+    char dir[STR];
+    int64_t save_every;         /* steps; 0 = only at the end */
+    int64_t keep;               /* newest checkpoints kept; 0 = all */
+    char device[16];            /* auto | cpu | cuda | sim */
+    enum tristate deterministic;
+    bool overlap;               /* communication beside computation; off: the same order with waits */
+    int64_t threads;            /* compute threads a rank; 0 = cores of the node / its ranks, or OMP_NUM_THREADS */
+    int64_t log_every;          /* steps between progress lines */
+    bool resume;                /* from the newest good checkpoint in run.dir */
+    double watchdog;            /* seconds without progress after which a rank ends the job; 0 = never */
+    double max_minutes;         /* stop with a checkpoint after so many minutes; 0 = never */
+  } run;
+
+  struct {                      /* mesh: 0 = takes the ranks that remain (dp_shard) or 1 (others) */
+    int64_t dp_replicate, dp_shard, pp, tp;
+    char order[64];             /* fastest axis first: tp-pp-dp */
+    bool tp_across_nodes;
+  } mesh;
+
+  struct {                      /* sharding: */
+    enum strategy strategy;
+    char wrap[32];              /* layer | model | size:N */
+    int64_t prefetch;           /* units gathered ahead of the one in use, forward and backward */
+    enum dtype reduce_dtype;    /* the wire: fp32 | bf16 */
+    enum dtype grad_dtype;      /* the storage: fp32 | bf16 */
+    enum reshard reshard;
+    enum offload cpu_offload;
+  } sharding;
+
+  struct {                      /* pipeline: */
+    enum schedule_kind schedule;
+    int64_t chunks;             /* model chunks a stage (interleaved only), else 1 */
+    char split[STR];            /* layers of each stage, "5,3"; empty = as even as can be */
+  } pipeline;
+
+  struct { enum recompute mode; int64_t every; } recompute;   /* every: each n-th layer is recomputed */
+
+  struct {                      /* train: */
+    int64_t steps, seq_len, micro_batch, global_batch;   /* batches count sequences */
+    enum dtype dtype;           /* fp32 | bf16 */
+    int64_t seed;
+    int64_t max_bad_steps;      /* skipped steps in a row that end the run with code 5 */
+    int64_t loss_chunk;         /* tokens whose logits exist at once; 0 = chosen from the vocabulary */
+  } train;
+
+  struct { double lr, beta1, beta2, eps, weight_decay, clip; } optimizer;              /* clip: global norm; 0 = off */
+  struct { enum lr_kind type; int64_t warmup; double min_lr; int64_t steps, decay; } schedule;  /* steps 0: train.steps; decay: wsd's last steps */
+  struct { int64_t every, batches; } eval;                                             /* every 0: only at the end */
+
+  struct {                      /* debug: for the tests; documented, never needed by a user */
+    char dump[STR];             /* folder: each tensor's gradient after step 1 and initial weights as raw fp32 files */
+    double comm_delay_ms;       /* each collective takes at least so long */
+    int64_t comm_chunk;         /* elements; collectives are cut below it */
+    bool sync_send;             /* point-to-point by synchronous sends */
+    bool shared_gpu;            /* several ranks on one GPU */
+    int64_t nan_rank, nan_step; /* put a NaN into this rank's gradient at this step (-1: never) */
+  } debug;
+};
+
+/* Defaults into C. */
+void conf_default (struct conf *c);
+
+/* Read a run's YAML file (NULL: none), then the options of argv (--a.b value, --a.b=value, Megatron's and accelerate's spellings), into
+   C on top of what it holds; resolve the model; check values that need no mesh. 0, or -1 with the sentence: key, line, nearest right name.
+   Local: call it on rank 0 and broadcast C (it holds no pointers), or on every rank with the same text. */
+int conf_load (struct conf *c, const char *yaml_path, int argc, char **argv, struct err *e);
+
+/* The effective configuration as YAML that conf_load accepts, the model written out as a mapping. conf_text: a string to xfree. */
+void  conf_dump (const struct conf *c, FILE *f);
+char *conf_text (const struct conf *c);
+
+/* --help: all options with type, default and unit; conf_man: the same as the OPTIONS section of the man page (roff). */
+void conf_help (FILE *f);
+void conf_man (FILE *f);
+
+/* First option that differs between A and B, as `seq_len 64 vs 128` in OUT; NULL if none. For the comparison of ranks. */
+const char *conf_differ (const struct conf *a, const struct conf *b, char *out, size_t size);
+#endif
