@@ -114,14 +114,15 @@ RNG_FN float rng_normal (uint64_t seed, uint64_t key, uint64_t index)
   return z[index & 3];
 }
 
-/* An initial weight: the normal Z with standard deviation STD, rounded once. */
-RNG_FN float rng_scale (double std, float z)
+/* An initial weight: the normal Z with standard deviation STD, rounded once (the product of two floats is exact in binary64). STD of a
+   matrix is the float nearest to arch.init_std, of one that writes to the residual stream to init_std / sqrt (2.0 * layers). */
+RNG_FN float rng_scale (float std, float z)
 {
-  return (float) rng_mul (std, (double) z);
+  return (float) rng_mul (std, z);
 }
 
 /* N initial weights with consecutive global indices from INDEX on (any alignment) into OUT. */
-RNG_FN void rng_fill (uint64_t seed, uint64_t key, uint64_t index, int64_t n, double std, float *out)
+RNG_FN void rng_fill (uint64_t seed, uint64_t key, uint64_t index, int64_t n, float std, float *out)
 {
   for (int64_t i = 0; i < n;) {
     float z[4];

@@ -73,8 +73,7 @@ def normals(seed, k, start, count):
 
 def weights(seed, name, shape, std):
     """Initial fp32 weights of a whole tensor."""
-    z = normals(seed, key(name), 0, int(np.prod(shape)))
-    return (std * z.astype(np.float64)).astype(np.float32).reshape(shape)
+    return (np.float32(std) * normals(seed, key(name), 0, int(np.prod(shape)))).reshape(shape)
 
 
 def permute(seed, epoch, i, n):

@@ -57,8 +57,8 @@ static void alignment (void)
   for (uint64_t start = (1ull << 33) - 9; start < (1ull << 33) + 9; start++)
     for (int n = 0; n < 12; n++) {
       run[n] = -77;
-      rng_fill (5, 6, start, n, 0.5, run);
-      for (int i = 0; i < n; i++) good &= run[i] == rng_scale (0.5, rng_normal (5, 6, start + (uint64_t) i));
+      rng_fill (5, 6, start, n, 0.5f, run);
+      for (int i = 0; i < n; i++) good &= run[i] == rng_scale (0.5f, rng_normal (5, 6, start + (uint64_t) i));
       good &= run[n] == -77;
     }
   rng_normal4 (5, 6, 100, z);
@@ -125,7 +125,7 @@ static int same_line (char *line)
   int good = 1, is_weight = !strcmp (kind, "weight"), n = 0;
   for (char *w; (w = strtok (NULL, " \n")); n++) {
     float z = rng_normal (seed, rng_key (name), (is_weight ? 0 : strtoull (where, &end, 10)) + (uint64_t) n);
-    if (is_weight) z = rng_scale (atof (where), z);
+    if (is_weight) z = rng_scale ((float) atof (where), z);
     uint32_t bits;
     memcpy (&bits, &z, 4);
     good &= bits == strtoul (w, NULL, 16);
