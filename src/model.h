@@ -34,7 +34,7 @@ enum cut {          /* how tp cuts a parameter [rows, cols] */
   CUT_ROWS,         /* output features: column parallel in Megatron's words */
   CUT_COLS,         /* input features: row parallel */
   CUT_KV,           /* rows by KV head; replicated where kv_heads < tp */
-  CUT_VOCAB,        /* rows by vocabulary, padded inside to a multiple of tp */
+  CUT_VOCAB,        /* rows by vocabulary, padded inside: vocab_local () rows a rank, a multiple of 8 */
 };
 
 enum init { INIT_NORMAL, INIT_RESIDUAL, INIT_ONE, INIT_ZERO };
@@ -58,7 +58,8 @@ struct param_row {
 };
 extern const struct param_row param_table[P_N];
 
-/* Global shape of parameter ID in A as [rows, cols] (1-D: [1, n]); false if A has no such parameter (bias, qk norm, head when tied). */
+/* Global shape of parameter ID in A as [rows, cols]; false if A has no such parameter (bias, qk norm, head when tied). A 1-D parameter of n
+   elements is [n, 1], always: so a bias is cut by rows together with the matrix whose rows it belongs to. */
 bool param_shape (const struct arch *a, enum pid id, int64_t *rows, int64_t *cols);
 /* 1 or 2: the number of dimensions of the tensor for other tools. */
 int  param_ndim (enum pid id);
@@ -69,19 +70,21 @@ void param_name (const struct arch *a, int64_t block, enum pid id, char out[stat
 
 int64_t arch_params (const struct arch *a);          /* all parameters, counted once, no padding */
 int64_t arch_matmul_params (const struct arch *a);   /* N of MFU: matrices with the head (also a tied one), without the lookup table */
-double  arch_flops_token (const struct arch *a, int64_t seq);   /* 6 N + 6 L d T, d = heads x head_dim (causal attention) */
+double  arch_flops_token (const struct arch *a, int64_t seq);   /* 6 N + 6 L d T, d = heads x head_dim (causal attention); less with a window */
 
 /* Rank R of T's part of parameter ID: rows [row0, row0 + rows) x cols [col0, col0 + cols) of the global matrix; `pad` more rows follow locally that
-   are no part of it (vocabulary). rep_size ranks hold this same part (KV heads), of which this is rep_rank-th. */
+   are no part of it (vocabulary). rep_size ranks hold this same part (KV heads; tp for CUT_NONE), of which this is rep_rank-th. */
 struct part { int64_t row0, rows, col0, cols, pad; int rep_rank, rep_size; };
 void param_part (const struct arch *a, enum pid id, int tp_rank, int tp, struct part *p);
 
-int64_t vocab_local (const struct arch *a, int tp);   /* rows of the padded vocabulary a rank */
+int64_t vocab_local (const struct arch *a, int tp);   /* rows of the padded vocabulary a rank: ceil (vocab / tp) rounded up to a multiple of 8;
+                                                        the last ranks may hold few rows of the true vocabulary, or none */
 
 /* Can A be cut by tp T? 0, or -1 with the numbers in the sentence (heads, ffn; kv heads unless one divides the other). */
 int arch_check_tp (const struct arch *a, int tp, struct err *e);
 /* Are A's own numbers possible? (positive, head_dim even, heads a multiple of kv_heads, ...) */
 int arch_check (const struct arch *a, struct err *e);
-/* Layers of each of PP x CHUNKS virtual stages into n[]: SPLIT "5,3" as given or, empty, as even as can be (earlier stages get the rest). */
+/* Layers of each of PP x CHUNKS virtual stages into n[]: SPLIT "5,3" as given or, empty, as even as can be (earlier stages get the rest).
+   Every stage needs a layer. */
 int arch_split (const struct arch *a, int stages, const char *split, int64_t *n, struct err *e);
 #endif
