@@ -1,0 +1,227 @@
+#include "config.h"
+#include "conf_int.h"
+#include "share.h"
+#include <string.h>
+#include <unistd.h>
+
+struct setting *settings_add (struct settings *s, const char *key, const char *value, int line)
+{
+  s->at = xrealloc (s->at, (s->n + 1) * sizeof *s->at, "settings");
+  s->at[s->n] = (struct setting) { xstrdup (key, "setting"), xstrdup (value, "setting"), line };
+  return &s->at[s->n++];
+}
+
+void settings_free (struct settings *s)
+{
+  for (int i = 0; i < s->n; i++) {
+    xfree (s->at[i].key);
+    xfree (s->at[i].value);
+  }
+  xfree (s->at);
+  s->at = NULL;
+  s->n = 0;
+}
+
+const char *setting_where (const struct settings *s, const struct setting *t, char out[static 512])
+{
+  const char *key = t->from ? t->from : t->key;
+  if (t->line) snprintf (out, 512, "%s line %d: %.120s", s->source, t->line, key);
+  else snprintf (out, 512, "--%.120s", key);
+  return out;
+}
+
+void conf_default (struct conf *c)
+{
+  char want[256];
+  memset (c, 0, sizeof *c);
+  for (int i = 0; i < conf_rows; i++)
+    must (!row_set (&conf_row[i], c, conf_row[i].def, false, want), "default of %s is not %s", conf_row[i].name, want);
+}
+
+/* The command line. */
+
+static bool is_bool (const char *s)
+{
+  static const char *const word[] = { "true", "false", "yes", "no", "on", "off" };
+  for (int i = 0; s && i < LEN (word); i++) if (!strcmp (s, word[i])) return true;
+  return false;
+}
+
+/* May KEY stand alone, meaning true? */
+static bool alone (const char *key)
+{
+  int row = row_find (key);
+  const struct foreign *f = row < 0 ? foreign_find (key, false) : NULL;
+  return row >= 0 ? conf_row[row].type == T_BOOL : f && f->flag;
+}
+
+static int argv_settings (struct settings *s, int argc, char **argv, struct err *e)
+{
+  for (int i = 0; i < argc; i++) {
+    char key[128];
+    const char *arg = argv[i], *eq = strchr (arg, '=');
+    size_t n = eq ? (size_t) (eq - arg) : strlen (arg);
+    if (strncmp (arg, "--", 2) || n < 3) return user_err (e, "`%.100s` is not an option: options look like --train.steps 100", arg);
+    snprintf (key, sizeof key, "%.*s", (int) n - 2, arg + 2);
+    const char *next = i + 1 < argc ? argv[i + 1] : NULL;
+    bool known = row_find (key) >= 0 || foreign_find (key, false);
+    if (!known) return key_unknown (s, &(struct setting) { .key = key }, e);
+    if (eq) settings_add (s, key, eq + 1, 0);
+    else if (alone (key) && !is_bool (next)) settings_add (s, key, "true", 0);
+    else if (!next || !strncmp (next, "--", 2)) return user_err (e, "--%s needs a value", key);
+    else settings_add (s, key, argv[++i], 0);
+  }
+  return 0;
+}
+
+/* Applying a source. */
+
+/* Not twice: a file may say a thing once; the command line may repeat itself. */
+static int check_twice (const struct settings *s, struct err *e)
+{
+  for (int i = 0; i < s->n; i++)
+    for (int k = 0; k < i; k++) {
+      const struct setting *a = &s->at[k], *b = &s->at[i];
+      char first[512], second[512];
+      if (row_find (a->key) < 0 || row_find (a->key) != row_find (b->key)) continue;
+      bool may = !*s->source || a->from || b->from;
+      if (may && !strcmp (a->value, b->value)) continue;
+      setting_where (s, a, first);
+      setting_where (s, b, second);
+      if (!*s->source) return user_err (e, "%s %s is given a second time, as %s %s", first, a->value, second, b->value);
+      return user_err (e, "%s is given a second time, first at %s", second, first);
+    }
+  return 0;
+}
+
+static int apply_one (struct conf *c, const struct settings *s, const struct setting *t, struct err *e)
+{
+  char where[512], want[256];
+  int row = row_find (t->key);
+  setting_where (s, t, where);
+  if (row < 0 && t->null && key_is_section (t->key)) return 0;
+  if (row < 0) return key_unknown (s, t, e);
+  const struct row *r = &conf_row[row];
+  const char *name = strcmp (t->key, r->name) ? r->name : "";
+  if (t->null) return user_err (e, "%s has no value", where);
+  if (t->list && !r->list) return user_err (e, "%s%s%s expects one value, not a list", where, *name ? " = " : "", name);
+  if (row_set (r, c, t->value, true, want))
+    return user_err (e, "%s%s%s expects %s, not `%.200s`", where, *name ? " = " : "", name, want, t->value);
+  return 0;
+}
+
+static int load_model (struct conf *c, const struct settings *s, const struct setting *t, struct err *e);
+
+static bool is_model (const struct setting *t) { return row_find (t->key) == 0; }
+
+/* The model's name first, then all the rest on top. */
+static int apply (struct conf *c, const struct settings *s, bool *given, struct err *e)
+{
+  if (check_twice (s, e)) return -1;
+  for (int i = 0; i < s->n; i++)
+    if (is_model (&s->at[i]) && load_model (c, s, &s->at[i], e)) return -1;
+  for (int i = 0; i < s->n; i++) {
+    if (is_model (&s->at[i])) continue;
+    if (apply_one (c, s, &s->at[i], e)) return -1;
+    if (row_find (s->at[i].key) >= 0) given[row_find (s->at[i].key)] = true;
+  }
+  return 0;
+}
+
+/* Models. */
+
+struct near_file { const char *name; char best[128]; size_t common; };
+
+static void consider_file (void *ctx, const char *name)
+{
+  struct near_file *n = ctx;
+  size_t at = strlen (n->best);
+  char word[160];
+  snprintf (word, sizeof word, " %s ", name);
+  if (strstr (n->best, word) || at + strlen (name) + 2 >= sizeof n->best) return;
+  strcat (strcat (n->best, at ? "" : " "), name);
+  strcat (n->best, " ");
+}
+
+static bool file_path (const struct settings *s, const char *name, char path[static STR])
+{
+  const char *dot = strrchr (name, '.');
+  if (!strchr (name, '/') && !(dot && (!strcmp (dot, ".yaml") || !strcmp (dot, ".yml")))) {
+    char file[STR];
+    snprintf (file, sizeof file, "%.1000s.yaml", name);
+    return share_find ("models", file, path, STR);
+  }
+  snprintf (path, STR, "%s", name);
+  if (*name == '/' || access (path, F_OK) == 0 || !strchr (s->source, '/')) return access (path, F_OK) == 0;
+  snprintf (path, STR, "%.*s/%.700s", (int) (strrchr (s->source, '/') - s->source), s->source, name);   /* beside the run's file */
+  return access (path, F_OK) == 0;
+}
+
+/* NAME's file onto the architecture's defaults. */
+static int load_model (struct conf *c, const struct settings *s, const struct setting *t, struct err *e)
+{
+  char path[STR], where[512], want[256];
+  struct settings m = { 0 };
+  setting_where (s, t, where);
+  if (t->null || t->list || !*t->value) return user_err (e, "%s expects a name, a path or a mapping", where);
+  if (!file_path (s, t->value, path)) {
+    struct near_file known = { .name = t->value };
+    share_each ("models", ".yaml", consider_file, &known);
+    return user_err (e, "%s: no model `%.200s`; known are%s(or a path to a .yaml file)", where, t->value, *known.best ? known.best : " none ");
+  }
+  for (int i = 0; i < conf_rows; i++)
+    if (!strncmp (conf_row[i].name, "model.", 6)) row_set (&conf_row[i], c, conf_row[i].def, false, want);
+  int rc = yaml_settings (&m, path, "model.", e);
+  if (!rc) rc = check_twice (&m, e);
+  for (int i = 0; i < m.n && !rc; i++) {
+    if (is_model (&m.at[i])) rc = user_err (e, "%s: a model's file stands alone, without `base`", setting_where (&m, &m.at[i], where));
+    else rc = apply_one (c, &m, &m.at[i], e);
+  }
+  if (!rc && !c->model[0]) snprintf (c->model, sizeof c->model, "%s", t->value);
+  settings_free (&m);
+  return rc;
+}
+
+static int check_model (struct conf *c, const struct settings *file, struct err *e)
+{
+  static const char *const key[] = { "dim", "layers", "heads", "ffn", "vocab" };
+  const int64_t value[] = { c->arch.dim, c->arch.layers, c->arch.heads, c->arch.ffn, c->arch.vocab };
+  int missing = -1, n = 0;
+  for (int i = 0; i < LEN (key); i++) if (!value[i]) missing = i, n++;
+  const char *in = *file->source ? file->source : "the command line";
+  if (n == LEN (key)) return user_err (e, "%s names no model: say model: tiny, a path to a model's file, or a mapping", in);
+  if (n) return user_err (e, "%s: the model lacks model.%s; to start from a known model write `model: {base: NAME}`", in, key[missing]);
+  if (!c->model[0]) snprintf (c->model, sizeof c->model, "(mapping)");
+  return 0;
+}
+
+int conf_load (struct conf *c, const char *yaml_path, int argc, char **argv, struct err *e)
+{
+  struct settings file = { 0 }, line = { 0 };
+  bool given[conf_rows];
+  memset (given, 0, sizeof given);
+  int rc = -1;
+  if (yaml_path && yaml_settings (&file, yaml_path, "", e)) goto out;
+  if (argv_settings (&line, argc, argv, e)) goto out;
+  if (foreign_translate (&file, e) || foreign_translate (&line, e)) goto out;
+  if (apply (c, &file, given, e) || apply (c, &line, given, e)) goto out;
+  if (check_model (c, &file, e) || conf_settle (c, given, e) || conf_check (c, e)) goto out;
+  rc = 0;
+ out:
+  settings_free (&file);
+  settings_free (&line);
+  return rc;
+}
+
+const char *conf_differ (const struct conf *a, const struct conf *b, char *out, size_t size)
+{
+  char x[STR], y[STR];
+  for (int i = 0; i < conf_rows; i++) {
+    row_get (&conf_row[i], a, x);
+    row_get (&conf_row[i], b, y);
+    if (!strcmp (x, y)) continue;
+    snprintf (out, size, "%s %s vs %s", conf_row[i].name, x, y);
+    return out;
+  }
+  return NULL;
+}

@@ -1,0 +1,107 @@
+/* conf_print: the table as a YAML file, as --help and as a piece of the man page. */
+#include "conf_int.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* Text as YAML: quoted wherever a reader could take it for something else. */
+static void put_text (FILE *f, const char *s)
+{
+  static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-";
+  if (*s && *s != '-' && !s[strspn (s, plain)] && strcmp (s, "null")) { fputs (s, f); return; }
+  fputc ('"', f);
+  for (; *s; s++) {
+    if (*s == '"' || *s == '\\') fprintf (f, "\\%c", *s);
+    else if ((unsigned char) *s < 32 || *s == 127) fprintf (f, "\\x%02x", (unsigned char) *s);
+    else fputc (*s, f);
+  }
+  fputc ('"', f);
+}
+
+/* Open the sections of NAME that LAST has not opened. Returns the depth of the key itself. */
+static int put_sections (FILE *f, const char *name, const char *last)
+{
+  int depth = 0;
+  const char *s = name;
+  bool same = true;
+  for (const char *dot; (dot = strchr (s, '.')); s = dot + 1, depth++) {
+    same = same && last && !strncmp (name, last, dot - name + 1);
+    if (!same) fprintf (f, "%*s%.*s:\n", 2 * depth, "", (int) (dot - s), s);
+  }
+  return depth;
+}
+
+void conf_dump (const struct conf *c, FILE *f)
+{
+  char text[STR];
+  const char *last = NULL;
+  for (int i = 0; i < conf_rows; i++) {
+    const struct row *r = &conf_row[i];
+    if (r->type == T_MODEL) continue;
+    int depth = put_sections (f, r->name, last);
+    row_get (r, c, text);
+    fprintf (f, "%*s%s: ", 2 * depth, "", strrchr (r->name, '.') + 1);
+    if (r->type == T_STR) put_text (f, text);
+    else fputs (text, f);
+    fputc ('\n', f);
+    last = r->name;
+  }
+}
+
+char *conf_text (const struct conf *c)
+{
+  char *text = NULL, *copy;
+  size_t size;
+  FILE *f = open_memstream (&text, &size);
+  must (f, "out of host memory for the configuration's text");
+  conf_dump (c, f);
+  must (!fclose (f), "out of host memory for the configuration's text");
+  copy = xstrdup (text, "configuration text");
+  free (text);
+  return copy;
+}
+
+static void tail (const struct row *r, char out[static 256])
+{
+  snprintf (out, 256, "%s%s%s%s%s%s", *r->def ? " [" : "", r->def, *r->def && *r->unit ? " " : *r->unit ? " [in " : "", r->unit,
+            *r->def || *r->unit ? "]" : "", "");
+}
+
+void conf_help (FILE *f)
+{
+  char takes[256], head[400], end[256];
+  for (int i = 0; i < conf_rows; i++) {
+    const struct row *r = &conf_row[i];
+    row_takes (r, takes);
+    tail (r, end);
+    snprintf (head, sizeof head, "--%s %s", r->name, takes);
+    fprintf (f, strlen (head) > 36 ? "  %s\n%40s%s%s%s%s\n" : "  %-36s%2s%s%s%s%s\n", head, "", r->help, *r->limit ? ", " : "", r->limit, end);
+  }
+}
+
+/* A text of the man page: no word may start a request or an escape. */
+static void put_roff (FILE *f, const char *s)
+{
+  for (; *s; s++) fprintf (f, *s == '\\' ? "\\e" : *s == '-' ? "\\-" : "%c", *s);
+}
+
+void conf_man (FILE *f)
+{
+  char takes[256], end[256];
+  fputs (".SH OPTIONS\n", f);
+  for (int i = 0; i < conf_rows; i++) {
+    const struct row *r = &conf_row[i];
+    row_takes (r, takes);
+    tail (r, end);
+    fputs (".TP\n.B ", f);
+    put_roff (f, "--");
+    put_roff (f, r->name);
+    fputs (" \\fI", f);
+    put_roff (f, takes);
+    fputs ("\\fR\n", f);
+    put_roff (f, r->help);
+    if (*r->limit) fputs (", ", f), put_roff (f, r->limit);
+    put_roff (f, end);
+    if (*r->aliases) fputs ("\nAlso: ", f), put_roff (f, r->aliases);
+    fputs (".\n", f);
+  }
+}
