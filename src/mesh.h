@@ -27,10 +27,13 @@ int  mesh_rank (const struct mesh_shape *s, const int coord[AXIS_N]);
 int  mesh_group (const struct mesh_shape *s, int rank, enum group_kind k, int *member, int *me);
 /* Order text: tp-pp-dp or with dp_shard, dp_replicate apart; 0 or -1. */
 int  mesh_order (const char *text, enum axis order[AXIS_N], struct err *e);
-/* Axes left out (0) filled: dp_shard takes the ranks that remain, the others 1. -1 with the numbers in the sentence when WORLD is not the product. */
+/* Axes left out (0) filled: a single one takes the ranks that remain; of several, dp_shard does and the others are 1.
+   -1 with the numbers in the sentence when WORLD is not the product. */
 int  mesh_fill (const int64_t want[AXIS_N], int world, int dim[AXIS_N], struct err *e);
 /* The picture: nodes as rows, ranks as columns, (dp, pp, tp) in each cell, and how many groups of each axis cross nodes. node[world] = node number of each rank. */
 void mesh_draw (const struct mesh_shape *s, const int *node, FILE *f);
+/* Ranks in words: "0-7", "0, 8, 16" or "0, 16, 32, ..., 1008". At most 64 bytes. */
+void mesh_ranks_text (const int *rank, int n, char *out, size_t size);
 /* Does some tp group span nodes? */
 bool mesh_tp_crosses (const struct mesh_shape *s, const int *node);
 
@@ -45,7 +48,7 @@ struct mesh {
 };
 
 /* Environment against MPI: a world of 1 while SLURM_STEP_NUM_TASKS, PMI_SIZE, OMPI_COMM_WORLD_SIZE, PMIX..., SLURM_NTASKS inside a step (SLURM_STEP_ID set) say more. 0, or -1 with the remedy.
-   Call after MPI_Init, before anything is written. */
+   Call after MPI_Init, before anything is written. On failure base_rank is told the launcher's rank, so that of N single programs one speaks. */
 int  mesh_launch_check (int world_size, struct err *e);
 /* Collective over COMM. Makes node map (MPI_Comm_split_type) first; communicators in mesh_split. */
 int  mesh_open (struct mesh *m, MPI_Comm comm, struct err *e);
@@ -58,7 +61,8 @@ void mesh_close (struct mesh *m);
 int  mesh_agree (struct mesh *m, int failed, struct err *e);
 /* Collective. Every rank has the same TEXT? If not, -1 on all with "rank 3 differs: <what>: A vs B" for the first differing line. name: "configuration", "binary", "data". */
 int  mesh_same (struct mesh *m, const char *name, const char *text, struct err *e);
-/* Fill the spec of group K for a device (communicator, members, tag); stage is left to the caller. n == 1: comm MPI_COMM_SELF. */
+/* Fill the spec of group K for a device (communicator, members, tag); stage is left to the caller. n == 1: comm MPI_COMM_SELF, no members.
+   member: [world], lent to the spec. Both ends of a link have one tag, that of the end which sends: F_IN has GROUP_F_OUT, B_IN GROUP_B_OUT. */
 void mesh_spec (const struct mesh *m, enum group_kind k, struct group_spec *spec, int *member);
 
 /* Waiting: the one way to wait for MPI requests. Spins where cores are free, backs off (yield, then sleeps from 50 us growing to 1 ms) where the node has more ranks than cores. */
