@@ -1,10 +1,10 @@
-/* rng: counter-based random numbers: initial weights and the order of the data. Pure; the same bits on every device, mesh and compiler.
+/* rng: counter-based random numbers for initial weights and the order of the data. Pure; the same bits on every device and mesh.
 
-   Words come from Philox4x32-10: key = the run's seed, counter = (block, key of the tensor). A normal comes from a pair of words by
-   Box-Muller in binary64 with our own logarithm, sine and cosine, made of + - * / and sqrt only, then one rounding to binary32.
+   Words come from Philox4x32-10: key = the run's seed, counter = (block, key of the tensor). A normal comes from a pair of words
+   by Box-Muller in binary64 with our own logarithm, sine and cosine, made of + - * / and sqrt, then one rounding to binary32.
    An initial weight is a function of (seed, the tensor's global name, the element's global row-major index) and nothing else.
 
-   A C file that includes this is built with -ffp-contract=off (a fused multiply-add would give other bits) and without -ffast-math;
+   A C file that includes this is built with -ffp-contract=off (a fused multiply-add would give other bits), without -ffast-math;
    rng_exact () tells whether it was. In CUDA the products are __dmul_rn, which is never fused, so nvcc needs no flag.
    test/rng.py is the same in NumPy; test/t_rng.c holds them together. */
 #ifndef RNG_H
@@ -51,7 +51,8 @@ RNG_FN uint64_t rng_key (const char *name)
   return h;
 }
 
-/* ln ((2 x + 1) / 2^33), always below 0. m in [sqrt 1/2, sqrt 2) and s = (m - 1) / (m + 1): ln m = 2 (s + s^3/3 + ... + s^13/13), 5e-13. */
+/* ln ((2 x + 1) / 2^33), always below 0. With m in [sqrt 1/2, sqrt 2) and s = (m - 1) / (m + 1),
+   ln m = 2 (s + s^3/3 + ... + s^13/13); relative error 2e-12. */
 RNG_FN double rng_log (uint32_t x)
 {
   const uint64_t root_half = 0x3fe6a09e667f3bcdu;
@@ -114,8 +115,8 @@ RNG_FN float rng_normal (uint64_t seed, uint64_t key, uint64_t index)
   return z[index & 3];
 }
 
-/* An initial weight: the normal Z with standard deviation STD, rounded once (the product of two floats is exact in binary64). STD of a
-   matrix is the float nearest to arch.init_std, of one that writes to the residual stream to init_std / sqrt (2.0 * layers). */
+/* An initial weight: the normal Z with standard deviation STD, rounded once (the product of two floats is exact in binary64). STD
+   of a matrix is the float nearest to arch.init_std, of one that writes to the residual stream init_std / sqrt (2.0 * layers). */
 RNG_FN float rng_scale (float std, float z)
 {
   return (float) rng_mul (std, z);
@@ -132,8 +133,8 @@ RNG_FN void rng_fill (uint64_t seed, uint64_t key, uint64_t index, int64_t n, fl
   }
 }
 
-/* Where I of [0, N) goes in the order of EPOCH: a bijection of [0, N). A Feistel network of eight rounds over the next power of two
-   (halves of unequal width if need be), walked until it falls below N: less than two walks on average. */
+/* Where I of [0, N) goes in the order of EPOCH: a bijection of [0, N). A Feistel network of eight rounds over the next power of
+   two (halves of unequal width if need be), walked until it falls below N: less than two walks on average. */
 RNG_FN uint64_t rng_permute (uint64_t seed, uint64_t epoch, uint64_t i, uint64_t n)
 {
   int bits = 0;
@@ -153,7 +154,7 @@ RNG_FN uint64_t rng_permute (uint64_t seed, uint64_t epoch, uint64_t i, uint64_t
   return i;
 }
 
-/* Was the file that includes this built without contraction? (1 + 2^-30)^2 - (1 + 2^-29) is 0 if the product is rounded, 2^-60 if not. */
+/* Was the including file built without contraction? (1 + 2^-30)^2 - (1 + 2^-29) is 0 if the product is rounded, 2^-60 if not. */
 RNG_FN int rng_exact (void)
 {
   volatile double a = 1 + 0x1p-30, c = -(1 + 0x1p-29);

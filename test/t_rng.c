@@ -9,12 +9,14 @@ enum { N = 1000000, BIG = 100000 };
 static void known_answers (void)
 {
   uint32_t zero[4] = { 0 }, ones[4] = { ~0u, ~0u, ~0u, ~0u }, pi[4] = { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344 };
-  static const uint32_t answer[3][4] = { { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 }, { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd },
+  static const uint32_t answer[3][4] = { { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 },
+                                         { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd },
                                          { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 } };
   rng_philox (zero, 0);
   rng_philox (ones, ~(uint64_t) 0);
   rng_philox (pi, 0x299f31d0a4093822u);
-  tap_ok (!memcmp (zero, answer[0], 16) && !memcmp (ones, answer[1], 16) && !memcmp (pi, answer[2], 16), "philox4x32-10 gives the published vectors");
+  tap_ok (!memcmp (zero, answer[0], 16) && !memcmp (ones, answer[1], 16) && !memcmp (pi, answer[2], 16),
+          "philox4x32-10 gives the published vectors");
   tap_ok (rng_key ("") == 0xcbf29ce484222325u && rng_key ("foobar") == 0x85944171f73967e8u, "fnv-1a gives the published hashes");
   tap_ok (rng_exact (), "products are rounded before they are added");
 }
@@ -99,7 +101,7 @@ static void permutations (void)
   tap_ok (good, "and distinct for n of any size up to 2^64");
 }
 
-/* Each index must be as likely at each place: chi-square of 5 x 5 counts over 2000 epochs, 16 degrees of freedom (0.1 %: 39.3). */
+/* Each index is as likely at each place: chi-square of 5 x 5 counts over 2000 epochs, 16 degrees of freedom (39.3: 0.1 %). */
 static void fairness (void)
 {
   enum { M = 5, EPOCHS = 2000 };
