@@ -138,6 +138,11 @@ struct op {
 void dev_issue (struct dev *d, struct queue *q, const struct op *o);
 #define dev_op(d, q, KIND, field, ...) dev_issue (d, q, &(struct op) { .kind = KIND, .field = { __VA_ARGS__ } })
 
+/* For devices that launch graphs: count O as dev_issue does (op_count, flops, calls and bytes of its group). */
+void dev_count (struct dev *d, const struct op *o);
+/* GEMM 2 m n k; attention 4 heads head_dim a visible pair of query and key, backward twice that (the scores made again are not counted); others 0. */
+double dev_flops (const struct op *o);
+
 /* ---- groups ------------------------------------------------------------------------------------------------------------------------- */
 enum group_kind { GROUP_WORLD, GROUP_SHARD, GROUP_REP, GROUP_TP, GROUP_KV, GROUP_TIED, GROUP_F_IN, GROUP_F_OUT, GROUP_B_IN, GROUP_B_OUT, GROUP_N };
 const char *group_name (enum group_kind k);
@@ -212,7 +217,8 @@ struct dev {
   struct dev_conf conf;
   struct { int64_t reserved[MEM_N]; } mem[SPACE_N];   /* bytes of arenas: the memory report */
   int64_t op_count[OP_N];              /* operations done, those of launched graphs included */
-  double  flops;                       /* of GEMM and attention, by their formulas */
+  double  flops;                       /* of GEMM and attention, by their formulas (dev_flops) */
+  bool    recording;                   /* set by the device between graph_begin and graph_end: operations count when they are launched */
 };
 
 /* Open device NAME (cpu, cuda, sim). Local. 0, or -1 with the sentence. */

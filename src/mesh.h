@@ -65,9 +65,14 @@ int  mesh_same (struct mesh *m, const char *name, const char *text, struct err *
    member: [world], lent to the spec. Both ends of a link have one tag, that of the end which sends: F_IN has GROUP_F_OUT, B_IN GROUP_B_OUT. */
 void mesh_spec (const struct mesh *m, enum group_kind k, struct group_spec *spec, int *member);
 
-/* Waiting: the one way to wait for MPI requests. Spins where cores are free, backs off (yield, then sleeps from 50 us growing to 1 ms) where the node has more ranks than cores. */
-void wait_init (int ranks_on_node);
-void wait_all (int n, MPI_Request *r);
-bool wait_idle (int *state);     /* one turn of back-off for a loop of one's own; *state = 0 at first and after progress */
+/* Waiting: the one way to wait for MPI requests. Spins where cores are free, backs off (yield, then sleeps from 50 us growing to 1 ms) where the node has more ranks than cores.
+   Blocking calls inside of MPI and HDF5 back off alike (yield.h). */
+void wait_before_mpi (void);           /* first of all in main: the allocator's settings that MPI's temporaries need */
+void wait_init (int ranks_on_node);    /* as soon as the node map is known; before it the launcher's environment is believed */
+int  wait_cores (int ranks_on_node);   /* cores that the ranks of this node share, as seen from this rank: its affinity mask, times the ranks where each has its own */
+void wait_all (int n, MPI_Request *r); /* drives pending collectives of the device meanwhile */
+bool wait_test (int n, MPI_Request *r); /* MPI_Testall, which never gives the core away */
+bool wait_idle (int *state);           /* one turn of back-off for a loop of one's own; *state = 0 at first and after progress. True if the core was given away */
+void wait_drive (bool (*poll) (void)); /* what wait_all drives: a device's own; poll says whether anything moved. NULL: nothing */
 void mesh_barrier (MPI_Comm c);  /* MPI_Ibarrier and wait_all */
 #endif
