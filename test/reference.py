@@ -272,14 +272,14 @@ def document_starts(ids, end):
 
 
 class Data:
-    """Sample i is the seq + 1 tokens from i * seq on; sample j of the run is window permute (seed, j / n, j % n)."""
+    """Window i is the seq + 1 tokens from i * seq on; n = those that the tail for validation leaves. Sample j of the run is window
+    permute (seed, j / n, j % n)."""
 
     def __init__(self, c, tokens, mask=None, end=256):
-        if c.data.valid_fraction and c.data.valid in ("", c.data.train):
-            tokens = tokens[:len(tokens) - int(len(tokens) * c.data.valid_fraction)]
         self.tokens, self.mask, self.end, self.by_document = tokens.astype(np.int64), mask, end, c.data.document_mask
         self.seq, self.seed = c.train.seq_len, c.train.seed
-        self.n = (len(tokens) - 1) // self.seq
+        kept = c.data.valid_fraction if c.data.valid in ("", c.data.train) else 0.0
+        self.n = int((1 - kept) * ((len(tokens) - 1) // self.seq))
 
     def batch(self, first, count):
         """ids, target, doc of the samples first .. first + count - 1 of the run"""
