@@ -207,12 +207,11 @@ static bool any (struct play *p, bool (*f) (struct play *, int))
 static bool meet_forward (struct play *p, int i) { return p->send[i].kind == ACT_SEND_F && meet (p, i, false); }
 static bool meet_back (struct play *p, int i) { return meet (p, i, false); }
 
-/* One SEND for which only the receiver's turn is missing; first of a stage that waits for nothing else. */
+/* One SEND ahead of the receiver's turn. */
 static bool meet_early (struct play *p)
 {
-  for (int pass = 0; pass < 2; pass++)
-    for (int i = 0; i < p->s->pp; i++)
-      if ((pass || p->recv[i].kind == ACT_N) && meet (p, i, true)) return true;
+  for (int i = 0; i < p->s->pp; i++)
+    if (meet (p, i, true)) return true;
   return false;
 }
 
