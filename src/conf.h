@@ -20,7 +20,7 @@ enum tristate { NO, YES, AUTO };
 #define STR 1024   /* room of a string option */
 
 struct conf {
-  char model[STR];              /* model: a name in share/models, a path, or (mapping) */
+  char model[STR];              /* model: what to call it: the name or path that it was loaded from, or (mapping); arch alone decides */
   struct arch arch;             /* the model's shape, resolved */
 
   struct {                      /* data: */
@@ -95,7 +95,9 @@ struct conf {
 void conf_default (struct conf *c);
 
 /* Read a run's YAML file (NULL: none), then the options of argv (--a.b value, --a.b=value, Megatron's and accelerate's spellings), into
-   C on top of what it holds; resolve the model; check values that need no mesh. 0, or -1 with the sentence: key, line, nearest right name.
+   C on top of what it holds; resolve the model; check values that need no mesh. Later sources win; a model's name replaces all of the
+   model that was said before it. What was left out and follows from other values is filled in (schedule.warmup, schedule.min_lr,
+   schedule.decay, model.kv_heads, model.head_dim), so the dump says all. ARGV has only options: no program, no file. 0, or -1 with the sentence: key, line, nearest right name.
    Local: call it on rank 0 and broadcast C (it holds no pointers), or on every rank with the same text. */
 int conf_load (struct conf *c, const char *yaml_path, int argc, char **argv, struct err *e);
 
@@ -107,6 +109,6 @@ char *conf_text (const struct conf *c);
 void conf_help (FILE *f);
 void conf_man (FILE *f);
 
-/* First option that differs between A and B, as `seq_len 64 vs 128` in OUT; NULL if none. For the comparison of ranks. */
+/* First option that differs between A and B, as `train.seq_len 64 vs 128` in OUT; NULL if none. For the comparison of ranks. */
 const char *conf_differ (const struct conf *a, const struct conf *b, char *out, size_t size);
 #endif
