@@ -1,6 +1,7 @@
 #include "config.h"
 #include "conf_int.h"
 #include "share.h"
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -88,8 +89,10 @@ static int check_twice (const struct settings *s, struct err *e)
       if (may && !strcmp (a->value, b->value)) continue;
       setting_where (s, a, first);
       setting_where (s, b, second);
-      if (!*s->source) return user_err (e, "%s %s is given a second time, as %s %s", first, a->value, second, b->value);
-      return user_err (e, "%s is given a second time, first at %s", second, first);
+      if (strcmp (a->from ? a->from : a->key, b->from ? b->from : b->key))
+        return user_err (e, "%s and %s both set %s, to `%.100s` and `%.100s`", first, second, conf_row[row_find (a->key)].name, a->value, b->value);
+      if (*s->source) return user_err (e, "%s is given a second time, first at line %d", second, a->line);
+      return user_err (e, "%s is given twice, as `%.100s` and as `%.100s`", first, a->value, b->value);
     }
   return 0;
 }
@@ -130,17 +133,30 @@ static int apply (struct conf *c, const struct settings *s, bool *given, struct 
 
 /* Models. */
 
-struct near_file { const char *name; char best[128]; size_t common; };
+struct names { int n; char at[64][64]; };
 
-static void consider_file (void *ctx, const char *name)
+static void add_name (void *ctx, const char *name)
 {
-  struct near_file *n = ctx;
-  size_t at = strlen (n->best);
-  char word[160];
-  snprintf (word, sizeof word, " %s ", name);
-  if (strstr (n->best, word) || at + strlen (name) + 2 >= sizeof n->best) return;
-  strcat (strcat (n->best, at ? "" : " "), name);
-  strcat (n->best, " ");
+  struct names *s = ctx;
+  if (s->n < LEN (s->at) && strlen (name) < sizeof s->at[0]) strcpy (s->at[s->n++], name);
+}
+
+static int by_name (const void *a, const void *b) { return strcmp (a, b); }
+
+/* There is no model NAME: which are there, and which is nearest? */
+static int model_unknown (const char *where, const char *name, struct err *e)
+{
+  struct names s = { 0 };
+  char all[1024] = "";
+  int near = 0, at = 0;
+  share_each ("models", ".yaml", add_name, &s);
+  if (!s.n) return user_err (e, "%s: no model `%.200s`, and no models are installed: TESSERA_SHARE may name their folder", where, name);
+  qsort (s.at, s.n, sizeof s.at[0], by_name);
+  for (int i = 0; i < s.n; i++) {
+    if (key_distance (name, s.at[i]) < key_distance (name, s.at[near])) near = i;
+    if ((i == 0 || strcmp (s.at[i], s.at[i - 1])) && at < 900) at += snprintf (all + at, sizeof all - at, "%s%s", at ? ", " : "", s.at[i]);
+  }
+  return user_err (e, "%s: no model `%.200s`; the nearest is %s; known are %s, or a path to a .yaml file", where, name, s.at[near], all);
 }
 
 static bool file_path (const struct settings *s, const char *name, char path[static STR])
@@ -164,11 +180,7 @@ static int load_model (struct conf *c, const struct settings *s, const struct se
   struct settings m = { 0 };
   setting_where (s, t, where);
   if (t->null || t->list || !*t->value) return user_err (e, "%s expects a name, a path or a mapping", where);
-  if (!file_path (s, t->value, path)) {
-    struct near_file known = { .name = t->value };
-    share_each ("models", ".yaml", consider_file, &known);
-    return user_err (e, "%s: no model `%.200s`; known are%s(or a path to a .yaml file)", where, t->value, *known.best ? known.best : " none ");
-  }
+  if (!file_path (s, t->value, path)) return model_unknown (where, t->value, e);
   for (int i = 0; i < conf_rows; i++)
     if (!strncmp (conf_row[i].name, "model.", 6)) row_set (&conf_row[i], c, conf_row[i].def, false, want);
   int rc = yaml_settings (&m, path, "model.", e);
@@ -180,6 +192,18 @@ static int load_model (struct conf *c, const struct settings *s, const struct se
   if (!rc && !c->model[0]) snprintf (c->model, sizeof c->model, "%s", t->value);
   settings_free (&m);
   return rc;
+}
+
+/* A model named on the command line takes the place of all that the file says of its own. */
+static void say_replaced (const struct settings *file, const struct settings *line)
+{
+  bool named = false;
+  for (int i = 0; i < line->n; i++) named |= is_model (&line->at[i]);
+  for (int i = 0; i < file->n; i++)
+    if (named && !strncmp (file->at[i].key, "model", 5)) {
+      say (SAY_INFO, "%s line %d: %s gives way to --model", file->source, file->at[i].line, file->at[i].key);
+      return;
+    }
 }
 
 static int check_model (struct conf *c, const struct settings *file, struct err *e)
@@ -204,7 +228,9 @@ int conf_load (struct conf *c, const char *yaml_path, int argc, char **argv, str
   if (yaml_path && yaml_settings (&file, yaml_path, "", e)) goto out;
   if (argv_settings (&line, argc, argv, e)) goto out;
   if (foreign_translate (&file, e) || foreign_translate (&line, e)) goto out;
-  if (apply (c, &file, given, e) || apply (c, &line, given, e)) goto out;
+  if (apply (c, &file, given, e)) goto out;
+  say_replaced (&file, &line);
+  if (apply (c, &line, given, e)) goto out;
   if (check_model (c, &file, e) || conf_settle (c, given, e) || conf_check (c, e)) goto out;
   rc = 0;
  out:

@@ -13,6 +13,7 @@ const struct foreign foreign_table[] = {
   { "fp16", NULL, "true=!fp16 is not offered, bf16 is|false=", true },
   { "sequence_parallel", NULL, "true=|false=!sequence parallelism is always on with tensor parallelism", true },
   { "use_distributed_optimizer", "sharding.strategy", "true=SHARD_OPT|false=", true },
+  { "deterministic_mode", "run.deterministic", "true=yes|false=no", true },
   { "overlap_grad_reduce", "run.overlap", "true=true|false=false", true },
   { "overlap_param_gather", "run.overlap", "true=true|false=false", true },
   { "untie_embeddings_and_output_weights", "model.tied", "true=false|false=true", true },
@@ -182,6 +183,17 @@ static void say_notes (const struct settings *s, const struct notes *n)
   if (*n->more) say (SAY_INFO, "%s: %s", source, n->more);
 }
 
+/* Foreign keys that set no row may not be given twice either. */
+static int check_again (const struct settings *s, int i, const struct foreign *f, struct err *e)
+{
+  char where[512];
+  if (f->key[strlen (f->key) - 1] == '.') return 0;
+  for (int k = 0; k < i; k++)
+    if (foreign_find (s->at[k].key, true) == f && (*s->source || strcmp (s->at[k].value, s->at[i].value)))
+      return user_err (e, "%s is given a second time, first at line %d", setting_where (s, &s->at[i], where), s->at[k].line);
+  return 0;
+}
+
 int foreign_translate (struct settings *s, struct err *e)
 {
   struct settings out = { 0 };
@@ -189,15 +201,12 @@ int foreign_translate (struct settings *s, struct err *e)
   bool layout = has_layout (s);
   int rc = 0;
   memcpy (out.source, s->source, sizeof out.source);
+  out.layout = layout;
   for (int i = 0; i < s->n && !rc; i++) {
     struct setting *t = &s->at[i];
     const struct foreign *f = row_find (t->key) < 0 ? foreign_find (t->key, layout) : NULL;
     if (f) {
-      for (int k = 0; k < i && !rc; k++)
-        if (foreign_find (s->at[k].key, layout) == f && (*s->source || strcmp (s->at[k].value, t->value)) && f->key[strlen (f->key) - 1] != '.') {
-          char where[512], other[512];
-          rc = user_err (e, "%s is given twice, first at %s", setting_where (s, t, where), setting_where (s, &s->at[k], other));
-        }
+      rc = check_again (s, i, f, e);
       if (!rc) rc = translate_one (s, t, f, &out, &notes, e);
     } else {
       struct setting *copy = settings_add (&out, t->key, t->value, t->line);

@@ -17,11 +17,23 @@ static int settle_arch (struct arch *a, struct err *e)
   return 0;
 }
 
+/* Was option NAME left to its default, now and in what was loaded before? */
+static bool untouched (const struct conf *c, const bool *given, const char *name)
+{
+  int row = row_find (name);
+  struct conf def;
+  char now_[STR], was[STR], want[256];
+  row_get (&conf_row[row], c, now_);
+  row_set (&conf_row[row], &def, conf_row[row].def, false, want);
+  row_get (&conf_row[row], &def, was);
+  return !given[row] && !strcmp (now_, was);
+}
+
 int conf_settle (struct conf *c, const bool *given, struct err *e)
 {
   int64_t steps = schedule_steps (c);
-  if (!given[row_find ("schedule.warmup")]) c->schedule.warmup = MIN (c->schedule.warmup, steps / 10);
-  if (!given[row_find ("schedule.min_lr")] && given[row_find ("optimizer.lr")]) c->schedule.min_lr = c->optimizer.lr / 10;
+  if (untouched (c, given, "schedule.warmup")) c->schedule.warmup = MIN (c->schedule.warmup, steps / 10);
+  if (untouched (c, given, "schedule.min_lr") && given[row_find ("optimizer.lr")]) c->schedule.min_lr = c->optimizer.lr / 10;
   if (c->schedule.type == LR_WSD && !c->schedule.decay) c->schedule.decay = MAX (1, steps / 10);
   return settle_arch (&c->arch, e);
 }

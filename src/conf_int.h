@@ -39,6 +39,8 @@ bool key_same (const char *a, const char *b, size_t n_b);
 int row_set (const struct row *r, struct conf *c, const char *text, bool limits, char want[static 256]);
 /* R's value in C as text that row_set reads back exactly; at most STR bytes. */
 void row_get (const struct row *r, const struct conf *c, char out[static STR]);
+/* Is R's own default a value that R takes? If not, the user must give one. */
+bool row_optional (const struct row *r);
 /* What R takes, for --help: "true | false", "none | full", "number". */
 void row_takes (const struct row *r, char out[static 256]);
 
@@ -48,7 +50,12 @@ struct setting {
   bool list, null;        /* null: written, but without a value */
   const char *from;       /* the foreign spelling that this was translated from (static), or NULL */
 };
-struct settings { struct setting *at; int n; char source[256]; };   /* source: a file's name, or "" for the command line */
+struct settings {
+  struct setting *at;
+  int n;
+  char source[256];       /* a file's name, or "" for the command line */
+  bool layout;            /* it is laid out as accelerate's files are */
+};
 struct setting *settings_add (struct settings *s, const char *key, const char *value, int line);   /* copies */
 void settings_free (struct settings *s);
 /* "run.yaml line 7: mesh.tp" or "--mesh.tp" into OUT. */
@@ -73,6 +80,7 @@ int foreign_translate (struct settings *s, struct err *e);
 
 /* The user's unknown key T: -1 with the sentence that names the nearest (conf_near.c). */
 int key_unknown (const struct settings *s, const struct setting *t, struct err *e);
+int  key_distance (const char *a, const char *b);   /* edits between two words */
 bool key_is_section (const char *key);   /* some row's name starts with KEY and a dot */
 
 /* Checks of values that need no mesh; GIVEN[row] says what the user gave. conf_settle: values that follow from others. */

@@ -5,7 +5,7 @@
 enum { LONGEST = 120 };
 
 /* Edits (insert, delete, replace, swap neighbours) between A and B; - and _ are equal. */
-static int distance (const char *a, const char *b)
+int key_distance (const char *a, const char *b)
 {
   int row[3][LONGEST + 1];
   int n = (int) strnlen (a, LONGEST), m = (int) strnlen (b, LONGEST);
@@ -34,7 +34,7 @@ static int score (const char *key, const char *name)
 {
   size_t a = leaf (key) - key, b = leaf (name) - name;
   bool same = !a || (a == b && !strncmp (key, name, a));
-  return MIN (2 * distance (key, name), 2 * distance (leaf (key), leaf (name)) + !same);
+  return MIN (2 * key_distance (key, name), 2 * key_distance (leaf (key), leaf (name)) + !same);
 }
 
 struct nearest { const char *key, *name; int score; };
@@ -77,6 +77,7 @@ int key_unknown (const struct settings *s, const struct setting *t, struct err *
     return user_err (e, "%s is a section, not an option: its options go below it", where);
   if (!fsdp) for (int i = 0; i < conf_rows; i++) consider_row (&n, &conf_row[i]);
   for (int i = 0; i < foreign_rows; i++)
-    if (!foreign_table[i].layout && !strncmp (foreign_table[i].key, "fsdp_", 5) == fsdp) consider (&n, foreign_table[i].key, foreign_table[i].key);
+    if ((s->layout || !foreign_table[i].layout) && !strncmp (foreign_table[i].key, "fsdp_", 5) == fsdp)
+      consider (&n, foreign_table[i].key, foreign_table[i].key);
   return user_err (e, "%s: there is no such option; the nearest is %s%s", where, *s->source ? "" : "--", n.name);
 }

@@ -60,10 +60,13 @@ char *conf_text (const struct conf *c)
   return copy;
 }
 
+/* Limit, default and unit: ", in [0,1) [0.9]", " [100 steps]". */
 static void tail (const struct row *r, char out[static 256])
 {
-  snprintf (out, 256, "%s%s%s%s%s%s", *r->def ? " [" : "", r->def, *r->def && *r->unit ? " " : *r->unit ? " [in " : "", r->unit,
-            *r->def || *r->unit ? "]" : "", "");
+  bool plain = !strcmp (r->limit, ">0") || !strcmp (r->limit, ">=0") || !strcmp (r->limit, ">=-1");
+  const char *def = row_optional (r) ? r->def : "";
+  int at = snprintf (out, 256, "%s%s", *r->limit && !plain ? ", in " : "", plain ? "" : r->limit);
+  if (*def || *r->unit) snprintf (out + at, 256 - at, " [%s%s%s]", def, *def && *r->unit ? " " : "", r->unit);
 }
 
 void conf_help (FILE *f)
@@ -74,7 +77,7 @@ void conf_help (FILE *f)
     row_takes (r, takes);
     tail (r, end);
     snprintf (head, sizeof head, "--%s %s", r->name, takes);
-    fprintf (f, strlen (head) > 36 ? "  %s\n%40s%s%s%s%s\n" : "  %-36s%2s%s%s%s%s\n", head, "", r->help, *r->limit ? ", " : "", r->limit, end);
+    fprintf (f, strlen (head) > 36 ? "  %s\n%40s%s%s\n" : "  %-36s%2s%s%s\n", head, "", r->help, end);
   }
 }
 
@@ -99,7 +102,6 @@ void conf_man (FILE *f)
     put_roff (f, takes);
     fputs ("\\fR\n", f);
     put_roff (f, r->help);
-    if (*r->limit) fputs (", ", f), put_roff (f, r->limit);
     put_roff (f, end);
     if (*r->aliases) fputs ("\nAlso: ", f), put_roff (f, r->aliases);
     fputs (".\n", f);

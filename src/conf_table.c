@@ -51,7 +51,7 @@ const struct row conf_row[] = {
             "standard deviation of initial matrices"),
 
   STR_ROW ("data.train", data.train, "", "", "data_path train_data_path",
-           "token file, or a blend: a list of WEIGHT:PATH, or one string of them with commas", true),
+           "a token file, or a blend: a list of WEIGHT:PATH, or one string of them with commas", true),
   STR_ROW ("data.valid", data.valid, "", "", "valid_data_path", "the same for validation; empty: the tail of data.train", true),
   REAL_ROW ("data.valid_fraction", data.valid_fraction, "0.05", "", "[0,1)", "",
             "tail of data.train kept for validation when data.valid is empty or the same file"),
@@ -64,7 +64,7 @@ const struct row conf_row[] = {
   COUNT_ROW ("run.save_every", run.save_every, "100", "steps", ">=0", "save_interval", "checkpoint interval; 0: only at the end"),
   INT_ROW ("run.keep", run.keep, "2", "", ">=0", "", "newest checkpoints kept; 0: all"),
   { "run.device", T_STR, AT (run.device), "auto", "", "", "auto|cpu|cuda|sim", "", "what computes" },
-  ENUM_ROW ("run.deterministic", run.deterministic, "auto", "no/false/off|yes/true/on|auto", "deterministic_mode",
+  ENUM_ROW ("run.deterministic", run.deterministic, "auto", "no/false/off|yes/true/on|auto", "",
             "the same bits each time (always on for cpu)"),
   BOOL_ROW ("run.overlap", run.overlap, "true", "", "communication beside computation; false: the same order, with waits"),
   INT_ROW ("run.threads", run.threads, "0", "", ">=0", "", "compute threads a rank; 0: cores of the node / its ranks"),
@@ -99,7 +99,7 @@ const struct row conf_row[] = {
             "activations computed again in the backward pass"),
   INT_ROW ("recompute.every", recompute.every, "1", "layers", ">0", "", "each n-th layer is recomputed"),
 
-  COUNT_ROW ("train.steps", train.steps, "100", "steps", ">=0", "train_iters", "optimizer steps"),
+  COUNT_ROW ("train.steps", train.steps, "100", "steps", ">0", "train_iters", "optimizer steps"),
   INT_ROW ("train.seq_len", train.seq_len, "256", "tokens", ">0", "seq_length", "length of a sequence"),
   INT_ROW ("train.micro_batch", train.micro_batch, "1", "sequences", ">0", "micro_batch_size", "sequences computed at once by a rank"),
   INT_ROW ("train.global_batch", train.global_batch, "0", "sequences", ">=0", "global_batch_size",
@@ -191,21 +191,19 @@ static bool parse_int (const char *text, bool suffix, int64_t *v)
 {
   static const struct { const char *name; int64_t by; } scale[] = { { "", 1 }, { "k", 1000 }, { "M", 1000000 }, { "G", 1000000000 } };
   char *end;
-  if (!*text || strchr (" \t\n+", *text)) return false;
+  const char *digits = text + (*text == '-');
+  if (*digits < '0' || *digits > '9' || (*digits == '0' && digits[1] >= '0' && digits[1] <= '9')) return false;   /* 010: eight or ten? */
   errno = 0;
   *v = strtoll (text, &end, 10);
-  if (end != text && !errno) {
-    for (int i = 0; i < (suffix ? LEN (scale) : 1); i++)
-      if (!strcmp (end, scale[i].name)) return !__builtin_mul_overflow (*v, scale[i].by, v);
-    if (!suffix || *end != '.') return false;
-  } else return false;
-  /* 1.5M: the fraction must come out whole */
-  double x = strtod (text, &end);
+  if (errno) return false;
+  for (int i = 0; i < (suffix ? LEN (scale) : 1); i++)
+    if (!strcmp (end, scale[i].name)) return !__builtin_mul_overflow (*v, scale[i].by, v);
+  if (!suffix || *end != '.' || text[strspn (text, "0123456789.-")] == 'e') return false;
+  double x = strtod (text, &end);   /* 1.5M: what comes out must be whole */
   for (int i = 1; i < LEN (scale); i++)
-    if (!strcmp (end, scale[i].name) && fabs (x * scale[i].by) < 9e15) {
-      double y = x * scale[i].by;
-      *v = llround (y);
-      return fabs (y - (double) *v) < 1e-6 * scale[i].by / 1000;
+    if (!strcmp (end, scale[i].name) && fabs (x) < 1e6) {
+      *v = llround (x * (double) scale[i].by);
+      return fabs (x * (double) scale[i].by - (double) *v) < 1e-3;
     }
   return false;
 }
@@ -232,9 +230,26 @@ static void expected (const struct row *r, char want[static 256])
   } else snprintf (want, 256, "%s", noun[r->type]);
 }
 
+/* Is S well-formed UTF-8? Other bytes could not be written to a YAML file and read back. */
+static bool is_utf8 (const char *s)
+{
+  for (const unsigned char *p = (const unsigned char *) s; *p; ) {
+    int more = *p < 0x80 ? 0 : *p >= 0xc2 && *p < 0xe0 ? 1 : *p >= 0xe0 && *p < 0xf0 ? 2 : *p >= 0xf0 && *p < 0xf5 ? 3 : -1;
+    uint32_t u = more == 2 ? *p & 15u : *p & 7u;
+    if (more < 0) return false;
+    for (p++; more; more--, p++) {
+      if ((*p & 0xc0) != 0x80) return false;
+      u = u << 6 | (*p & 63u);
+    }
+    if ((p - (const unsigned char *) s) >= 3 && u >= 0xd800 && u < 0xe000) return false;
+  }
+  return true;
+}
+
 static int set_text (const struct row *r, char *out, const char *text, char want[static 256])
 {
   if (strlen (text) >= r->size) return snprintf (want, 256, "at most %zu characters", r->size - 1), -1;
+  if (!is_utf8 (text)) return snprintf (want, 256, "text in UTF-8"), -1;
   if (*r->choices && choice (r->choices, text) < 0) return expected (r, want), -1;
   memset (out, 0, r->size);
   strcpy (out, text);
@@ -280,6 +295,13 @@ void row_get (const struct row *r, const struct conf *c, char out[static STR])
       if (strtod (out, NULL) == *(const double *) at) break;
     }
   }
+}
+
+bool row_optional (const struct row *r)
+{
+  char want[256];
+  struct conf scratch;
+  return r->type == T_MODEL ? false : !row_set (r, &scratch, r->def, true, want);
 }
 
 void row_takes (const struct row *r, char out[static 256])

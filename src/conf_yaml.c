@@ -7,7 +7,7 @@
 struct reader { struct settings *s; yaml_document_t *doc; const char *name; struct err *e; };
 
 #define LINE(n) ((int) (n)->start_mark.line + 1)
-enum { DEEPEST = 8 };
+enum { DEEPEST = 8, MOST = 1000 };   /* anchors could make a small file endless */
 
 static const char *text_of (const yaml_node_t *n) { return (const char *) n->data.scalar.value; }
 
@@ -40,6 +40,7 @@ static int read_map (struct reader *r, const char *prefix, const yaml_node_t *ma
 static int read_value (struct reader *r, const char *key, const yaml_node_t *k, const yaml_node_t *v, int depth)
 {
   char joined[STR], below[300];
+  if (r->s->n >= MOST) return user_err (r->e, "%s line %d: more than %d values", r->name, LINE (k), MOST);
   switch (v->type) {
   case YAML_SCALAR_NODE:
     if (!whole_text (v)) return user_err (r->e, "%s line %d: %s: a zero byte in the value", r->name, LINE (v), key);
