@@ -1,0 +1,58 @@
+/* The cpu device: its table, and how many threads it has. Memory, queues and collectives are in cpu_*.c beside it. */
+#include "config.h"
+#include "cpu_queue.h"
+#include "mesh.h"
+#include <omp.h>
+#include <stdlib.h>
+
+int cpu_threads = 1;
+
+static int devices_open;
+
+/* Never a library's default: eight ranks with all cores each run GEMMs eight times slower. */
+static int choose_threads (const struct dev_conf *c)
+{
+  if (c->threads > 0) return c->threads;
+  const char *env = getenv ("OMP_NUM_THREADS");
+  if (env && atoi (env) > 0) return atoi (env);
+  int ranks = MAX (c->local_size, 1);
+  return MAX (wait_cores (ranks) / ranks, 1);
+}
+
+static int cpu_open (struct dev *d, const struct dev_conf *c, struct err *e)
+{
+  struct cpu *cpu = xalloc (sizeof *cpu, "cpu device");
+  if (cpu_mem_open (cpu, c->local_size, e)) {
+    xfree (cpu);
+    return -1;
+  }
+  d->impl = cpu;
+  cpu_threads = choose_threads (c);
+  omp_set_num_threads (cpu_threads);
+  if (!devices_open++) wait_drive (cpu_drive);
+  return 0;
+}
+
+static void cpu_close (struct dev *d)
+{
+  cpu_queues_free (d);
+  if (!--devices_open) wait_drive (NULL);
+  xfree (d->impl);
+}
+
+static int64_t attn_work (const struct op_attn *f)
+{
+  (void) f;
+  return 0;
+}
+
+static const struct dev_limits limits = { .align = 64, .queue_work = 0, .comm_stage = 2 << 20, .attn_work = attn_work };
+
+const struct dev_ops dev_cpu = {
+  .name = "cpu", .limits = &limits, .open = cpu_open, .close = cpu_close, .reserve = cpu_reserve, .release = cpu_release,
+  .queue_open = cpu_queue_open, .queue_close = cpu_queue_close, .event_open = cpu_event_open, .event_close = cpu_event_close,
+  .record = cpu_record, .wait = cpu_wait, .sync = cpu_sync, .drain = cpu_drain, .fetch = cpu_fetch,
+  .group_open = cpu_group_open, .group_close = cpu_group_close,
+  .graph_begin = cpu_graph_begin, .graph_end = cpu_graph_end, .graph_launch = cpu_graph_launch, .graph_free = cpu_graph_free,
+  .op = { [0 ... OP_N - 1] = cpu_issue },
+};

@@ -1,0 +1,295 @@
+/* Collectives, queues, events, graphs and memory of the cpu device. np: 1 2 3 4 8 */
+#include "tap.h"
+#include "cpu_queue.h"
+#include "mesh.h"
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int rank, size;
+static struct err e;
+
+/* ---- maths in slices, of our own: what is under test here are queues ---- */
+
+static double gemm_end;
+static void do_copy (const struct op *o)
+{
+  const struct op_copy *c = &o->copy;
+  for (int64_t r = 0; r < MAX (c->rows, 1); r++)
+    memcpy (cpu_at ((char *) c->dst + r * c->dst_pitch), cpu_at ((const char *) c->src + r * c->src_pitch), (size_t) c->bytes);
+}
+static void do_zero (const struct op *o) { memset (cpu_at (o->zero.dst), 0, (size_t) o->zero.bytes); }
+static void do_axpby (const struct op *o)
+{
+  float *y = cpu_at (o->axpby.y);
+  const float *x = cpu_at (o->axpby.x);
+  for (int64_t i = 0; i < o->axpby.n; i++) y[i] = o->axpby.alpha * x[i] + (o->axpby.beta != 0 ? o->axpby.beta * y[i] : 0);
+}
+/* m slices of n microseconds each, with a poll after each. */
+static void do_gemm (const struct op *o)
+{
+  for (int64_t i = 0; i < o->gemm.m; i++) {
+    for (double t = now () + 1e-6 * (double) o->gemm.n; now () < t; ) ;
+    cpu_poll ();
+  }
+  gemm_end = now ();
+}
+static void do_nothing (const struct op *o) { (void) o; }
+cpu_exec *const cpu_maths[OP_COLL_FIRST] = {
+  do_copy, do_zero, do_axpby, do_nothing, do_gemm, [OP_GEMM_GROUPED ... OP_COLL_FIRST - 1] = do_nothing,
+};
+
+/* ---- what reaches MPI: the first of three sources; the others are group_stat and coll_bytes ---- */
+
+static int64_t sent;
+int MPI_Isend (const void *p, int n, MPI_Datatype t, int to, int tag, MPI_Comm c, MPI_Request *r)
+{
+  int s;
+  PMPI_Type_size (t, &s);
+  sent += (int64_t) n * s;
+  return PMPI_Isend (p, n, t, to, tag, c, r);
+}
+static int synchronous;
+int MPI_Issend (const void *p, int n, MPI_Datatype t, int to, int tag, MPI_Comm c, MPI_Request *r)
+{
+  int s;
+  PMPI_Type_size (t, &s);
+  sent += (int64_t) n * s;
+  synchronous++;
+  return PMPI_Issend (p, n, t, to, tag, c, r);
+}
+
+/* ---- a device with two queues and a group ---- */
+
+struct bed { struct dev d; struct queue *q, *cq; struct group *g; struct event *ev[2]; void *stage; int64_t stage_bytes; char *buf[3]; int n, me; };
+enum { ROOM = 4 << 20 };
+
+static void bed_open (struct bed *b, const struct dev_conf *c, int n, int me, const int *member, int64_t stage)
+{
+  if (dev_open (&b->d, "cpu", c, &e)) die ("%s", e.msg);
+  b->n = n;
+  b->me = me;
+  b->stage_bytes = stage;
+  b->q = b->d.ops->queue_open (&b->d, QUEUE_COMPUTE, "compute", NULL, 0);
+  b->cq = b->d.ops->queue_open (&b->d, QUEUE_COMM, "comm", NULL, 0);
+  for (int i = 0; i < 2; i++) b->ev[i] = b->d.ops->event_open (&b->d);
+  for (int i = 0; i < 3; i++) b->buf[i] = dev_reserve (&b->d, MEM_ACT, SPACE_DEVICE, ROOM, &e);
+  b->stage = dev_reserve (&b->d, MEM_COMM, SPACE_DEVICE, stage, &e);
+  b->g = b->d.ops->group_open (&b->d, &(struct group_spec) { .kind = GROUP_SHARD, .comm = MPI_COMM_WORLD, .n = n, .rank = me, .member = member, .tag = 7,
+                               .stage = b->stage, .stage_bytes = stage });
+}
+static void bed_close (struct bed *b)
+{
+  b->d.ops->drain (&b->d);
+  b->d.ops->group_close (&b->d, b->g);
+  for (int i = 0; i < 2; i++) b->d.ops->event_close (&b->d, b->ev[i]);
+  for (int i = 0; i < 3; i++) dev_release (&b->d, MEM_ACT, SPACE_DEVICE, b->buf[i], ROOM);
+  dev_release (&b->d, MEM_COMM, SPACE_DEVICE, b->stage, b->stage_bytes);
+  dev_close (&b->d);
+}
+
+/* ---- serial computations ---- */
+
+/* What rank r holds at element i: exact in bf16, signs and sizes mixed, so that the order of sums shows. */
+static double value (int r, int64_t i)
+{
+  uint32_t h = (uint32_t) (i * 2654435761u) ^ (uint32_t) (r * 40503 + 977);
+  h = (h ^ h >> 15) * 2246822519u;
+  return ldexp ((double) (int) (h >> 24 & 255) - 127, (int) (h >> 8 & 15) - 8);
+}
+static void put (void *p, enum dtype t, int64_t i, double x)
+{
+  if (t == DT_F32) ((float *) p)[i] = (float) x;
+  else if (t == DT_F64) ((double *) p)[i] = x;
+  else ((bf16 *) p)[i] = f32_to_bf16 ((float) x);
+}
+/* Values that are not exact in bf16, to see the rounding for the wire. */
+static double fine (int r, int64_t i) { return value (r, i) * (1 + ldexp (1, -9) * (double) (i % 3)); }
+static double as_wire (double x, enum dtype t) { return t == DT_BF16 ? bf16_to_f32 (f32_to_bf16 ((float) x)) : t == DT_F32 ? (float) x : x; }
+static double sum_of (int n, int64_t i, enum dtype it, enum dtype t, bool max)
+{
+  double d = 0;
+  float f = 0;
+  for (int r = 0; r < n; r++) {
+    double x = as_wire (as_wire (fine (r, i), it), t);
+    if (r == 0 || (max && x > d)) d = x;
+    else if (!max) d += x;
+    if (r == 0 || (max && x > f)) f = (float) x;
+    else if (!max) f += (float) x;
+  }
+  return t == DT_F64 ? d : f;
+}
+
+static void settle (struct bed *b)
+{
+  b->d.ops->record (&b->d, b->cq, b->ev[0]);
+  b->d.ops->wait (&b->d, b->q, b->ev[0]);
+}
+static int64_t volume_of (struct bed *b, enum op_kind k, int64_t count, enum dtype t) { return coll_bytes (k, b->n, count, dtype_size (t)); }
+
+/* Runs one collective: true if MPI, the group's statistics and the closed form agree on the bytes. */
+static bool run_one (struct bed *b, enum op_kind k, struct op_coll c)
+{
+  int64_t before = sent, stat = group_stat (b->g, k)->bytes, calls = group_stat (b->g, k)->calls;
+  c.g = b->g;
+  dev_issue (&b->d, b->cq, &(struct op) { .kind = k, .coll = c });
+  settle (b);
+  int64_t want = volume_of (b, k, c.count, c.t);
+  bool counted = group_stat (b->g, k)->bytes - stat == want && group_stat (b->g, k)->calls == calls + 1;
+  return counted && (k == OP_BROADCAST || sent - before == want);
+}
+
+static bool gather_case (struct bed *b, enum dtype t, int64_t count, bool in_place)
+{
+  char *in = cpu_at (b->buf[0]), *out = cpu_at (b->buf[1]), want[64];
+  void *own = in_place ? at_elem (out, b->me * count, t) : in;
+  memset (out, 0xee, (size_t) (b->n * count * dtype_size (t)));
+  for (int64_t i = 0; i < count; i++) put (own, t, i, value (b->me, i));
+  bool good = run_one (b, OP_ALL_GATHER, (struct op_coll) { .in = in_place ? NULL : b->buf[0], .out = b->buf[1], .count = count, .t = t });
+  for (int64_t i = 0; i < b->n * count; i++) {
+    put (want, t, 0, value ((int) (i / count), i % count));
+    good &= !memcmp (want, at_elem (out, i, t), (size_t) dtype_size (t));
+  }
+  return good;
+}
+
+/* beta: out is an accumulator; alias: out is the own piece of in. */
+static bool scatter_case (struct bed *b, enum dtype it, enum dtype t, enum dtype ot, int64_t count, bool accumulate, bool alias)
+{
+  char *in = cpu_at (b->buf[0]), *out = alias ? at_elem (in, b->me * count, it) : cpu_at (b->buf[1]), want[16];
+  for (int64_t i = 0; i < b->n * count; i++) put (in, it, i, fine (b->me, i));
+  if (!alias) for (int64_t i = 0; i < count; i++) put (out, ot, i, value (9, i));
+  bool good = run_one (b, OP_REDUCE_SCATTER, (struct op_coll) { .in = b->buf[0], .out = alias ? at_elem (b->buf[0], b->me * count, it) : b->buf[1],
+                       .count = count, .t = t, .it = it, .ot = ot, .beta = accumulate });
+  for (int64_t i = 0; i < count; i++) {
+    double s = sum_of (b->n, b->me * count + i, it, t, false);
+    if (accumulate) s = t == DT_F64 ? value (9, i) + s : (float) value (9, i) + (float) s;
+    put (want, ot, 0, s);
+    good &= !memcmp (want, at_elem (out, i, ot), (size_t) dtype_size (ot));
+  }
+  return good;
+}
+
+static bool reduce_case (struct bed *b, enum dtype t, int64_t count, bool max, bool in_place)
+{
+  char *in = cpu_at (b->buf[in_place ? 1 : 0]), *out = cpu_at (b->buf[1]), want[16];
+  for (int64_t i = 0; i < count; i++) put (in, t, i, fine (b->me, i));
+  put (out, t, count, 77);
+  bool good = run_one (b, OP_ALL_REDUCE, (struct op_coll) { .in = in_place ? NULL : b->buf[0], .out = b->buf[1], .count = count, .t = t, .max = max });
+  for (int64_t i = 0; i < count; i++) {
+    put (want, t, 0, sum_of (b->n, i, t, t, max));
+    good &= !memcmp (want, at_elem (out, i, t), (size_t) dtype_size (t));
+  }
+  put (want, t, 0, 77);   /* nothing beyond the end was written */
+  return good && !memcmp (want, at_elem (out, count, t), (size_t) dtype_size (t));
+}
+
+/* The bytes of a broadcast are a mean over the ranks: only their sum can be held against MPI. */
+static bool broadcast_case (struct bed *b, enum dtype t, int64_t count, int root)
+{
+  char *out = cpu_at (b->buf[1]), want[16];
+  int64_t before = sent, mine[2], all[2];
+  for (int64_t i = 0; i < count; i++) put (out, t, i, value (b->me, i));
+  bool good = run_one (b, OP_BROADCAST, (struct op_coll) { .out = b->buf[1], .count = count, .t = t, .root = root });
+  for (int64_t i = 0; i < count; i++) {
+    put (want, t, 0, value (root, i));
+    good &= !memcmp (want, at_elem (out, i, t), (size_t) dtype_size (t));
+  }
+  mine[0] = sent - before;
+  mine[1] = coll_bytes (OP_BROADCAST, b->n, count, dtype_size (t));
+  MPI_Allreduce (mine, all, 2, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+  return good && all[0] <= all[1] && all[1] - all[0] < b->n * size;
+}
+
+static int64_t pair_count (int from, int to, int64_t base) { return (from * 5 + to * 3) % 4 * base; }
+
+static bool to_all_case (struct bed *b, enum dtype t, int64_t base, bool uneven)
+{
+  int64_t sc[64], rc[64], k = 0, want_bytes = 0;
+  char *in = cpu_at (b->buf[0]), *out = cpu_at (b->buf[1]), want[16];
+  for (int r = 0; r < b->n; r++) {
+    sc[r] = uneven ? pair_count (b->me, r, base) : base;
+    rc[r] = uneven ? pair_count (r, b->me, base) : base;
+    for (int64_t i = 0; i < sc[r]; i++) put (in, t, k++, value (b->me, 1000 * r + i));
+    if (r != b->me) want_bytes += sc[r] * dtype_size (t);
+  }
+  int64_t before = sent, stat = group_stat (b->g, OP_ALL_TO_ALL)->bytes;
+  dev_op (&b->d, b->cq, OP_ALL_TO_ALL, coll, .g = b->g, .in = b->buf[0], .out = b->buf[1], .count = base, .t = t,
+          .send_count = uneven ? sc : NULL, .recv_count = uneven ? rc : NULL);
+  settle (b);
+  bool good = sent - before == want_bytes && group_stat (b->g, OP_ALL_TO_ALL)->bytes - stat == want_bytes;
+  k = 0;
+  for (int r = 0; r < b->n; r++)
+    for (int64_t i = 0; i < rc[r]; i++, k++) {
+      put (want, t, 0, value (r, 1000 * b->me + i));
+      good &= !memcmp (want, at_elem (out, k, t), (size_t) dtype_size (t));
+    }
+  return good;
+}
+
+static const enum dtype types[] = { DT_F32, DT_BF16, DT_F64 };
+static const int64_t counts[] = { 1, 7, 100, 1023, 4097 };
+
+static void all_kinds (struct bed *b, const char *how)
+{
+  bool gather = true, scatter = true, mixed = true, reduce = true, max = true, cast = true, to_all = true;
+  for (int i = 0; i < LEN (types); i++)
+    for (int j = 0; j < LEN (counts); j++) {
+      enum dtype t = types[i];
+      int64_t n = counts[j];
+      gather &= gather_case (b, t, n, false) & gather_case (b, t, n, true);
+      scatter &= scatter_case (b, t, t, t, n, false, false) & scatter_case (b, t, t, t, n, true, false) & scatter_case (b, t, t, t, n, false, true);
+      reduce &= reduce_case (b, t, n, false, false) & reduce_case (b, t, n, false, true);
+      max &= reduce_case (b, t, n, true, false) & reduce_case (b, t, n, true, true);
+      cast &= broadcast_case (b, t, n, (int) n % b->n);
+      to_all &= to_all_case (b, t, n, false) & to_all_case (b, t, n, true);
+    }
+  for (int j = 0; j < LEN (counts); j++)
+    for (int m = 0; m < 8; m++) {
+      enum dtype it = m & 1 ? DT_F32 : DT_BF16, t = m & 2 ? DT_F32 : DT_BF16, ot = m & 4 ? DT_F32 : DT_BF16;
+      mixed &= scatter_case (b, it, t, ot, counts[j], false, false) & scatter_case (b, it, t, ot, counts[j], true, false);
+    }
+  tap_ok (gather, "%s: all-gather", how);
+  tap_ok (scatter, "%s: reduce-scatter", how);
+  tap_ok (mixed, "%s: reduce-scatter with other types in, on the wire and out", how);
+  tap_ok (reduce, "%s: all-reduce", how);
+  tap_ok (max, "%s: maximum", how);
+  tap_ok (cast, "%s: broadcast", how);
+  tap_ok (to_all, "%s: all-to-all", how);
+}
+
+static void collectives (void)
+{
+  static const struct { const char *how; struct dev_conf c; int64_t stage; } way[] = {
+    { "whole", { .threads = 1 }, 4 << 20 }, { "two threads", { .threads = 2 }, 2 << 20 }, { "cut at 250", { .threads = 1, .comm_chunk = 250 }, 2 << 20 },
+    { "cut at 3", { .threads = 1, .comm_chunk = 3 }, 2 << 20 }, { "synchronous", { .threads = 1, .sync_send = true }, 2 << 20 },
+  };
+  for (int i = 0; i < LEN (way); i++) {
+    struct bed b = { 0 };
+    if (i == 3 && size > 3) continue;   /* many messages */
+    synchronous = 0;
+    bed_open (&b, &way[i].c, size, rank, NULL, way[i].stage);
+    all_kinds (&b, way[i].how);
+    tap_ok (way[i].c.sync_send ? size == 1 || synchronous : !synchronous, "%s: sends are of the kind asked for", way[i].how);
+    bed_close (&b);
+  }
+}
+
+int main (int argc, char **argv)
+{
+  wait_before_mpi ();
+  MPI_Init (&argc, &argv);
+  MPI_Comm_rank (MPI_COMM_WORLD, &rank);
+  MPI_Comm_size (MPI_COMM_WORLD, &size);
+  base_rank (rank, size, NULL);
+  wait_init (size);
+  collectives ();
+  tap_ok (base_live () == 0, "all host memory is given back");
+  tap_done ();
+  MPI_Finalize ();
+  return 0;
+}
