@@ -1,0 +1,92 @@
+#include "chan.h"
+#include <string.h>
+
+void chans_layout (struct chans *cs, struct arenas *A, const int n[GROUP_N])
+{
+  for (int k = 0; k < GROUP_N; k++)
+    cs->stage[k] = n[k] > 1 ? arena_take (A, MEM_COMM, SPACE_DEVICE, A->d->ops->limits->comm_stage) : NULL;
+}
+
+void chans_open (struct chans *cs, struct dev *d, struct queue *q, bool overlap, void (*spec) (void *, enum group_kind, struct group_spec *), void *ctx)
+{
+  cs->d = d;
+  cs->q = q;
+  cs->overlap = overlap;
+  for (int k = 0; k < GROUP_N; k++) {
+    struct chan *c = &cs->c[k];
+    struct group_spec s = { .kind = k };
+    spec (ctx, k, &s);
+    *c = (struct chan) { .kind = k, .n = s.n, .rank = s.rank };
+    if (s.n < 2) continue;
+    s.stage = cs->stage[k];
+    s.stage_bytes = d->ops->limits->comm_stage;
+    c->g = d->ops->group_open (d, &s);
+    c->q = d->ops->queue_open (d, QUEUE_COMM, group_name (k), NULL, 0);
+    c->ready = d->ops->event_open (d);
+    c->done = d->ops->event_open (d);
+  }
+}
+
+void chans_close (struct chans *cs)
+{
+  for (int k = GROUP_N - 1; k >= 0; k--) {
+    struct chan *c = &cs->c[k];
+    if (!c->g) continue;
+    cs->d->ops->queue_close (cs->d, c->q);
+    cs->d->ops->event_close (cs->d, c->ready);
+    cs->d->ops->event_close (cs->d, c->done);
+    cs->d->ops->group_close (cs->d, c->g);
+    memset (c, 0, sizeof *c);
+  }
+}
+
+void chan_after (struct chans *cs, enum group_kind k)
+{
+  struct chan *c = &cs->c[k];
+  if (!c->g) return;
+  cs->d->ops->record (cs->d, cs->q, c->ready);
+  cs->d->ops->wait (cs->d, c->q, c->ready);
+}
+
+void chan_wait (struct chans *cs, enum group_kind k)
+{
+  struct chan *c = &cs->c[k];
+  if (!c->g) return;
+  cs->d->ops->record (cs->d, c->q, c->done);
+  cs->d->ops->wait (cs->d, cs->q, c->done);
+}
+
+static void issue (struct chans *cs, enum group_kind k, enum op_kind kind, struct op_coll coll)
+{
+  struct chan *c = &cs->c[k];
+  chan_after (cs, k);
+  coll.g = c->g;
+  dev_issue (cs->d, c->q, &(struct op) { .kind = kind, .coll = coll });
+  /* A send's peer may still be computing: waiting here for it would order more than the schedule does. */
+  if (!cs->overlap && kind != OP_SEND && kind != OP_RECV) chan_wait (cs, k);
+}
+
+void chan_gather (struct chans *cs, enum group_kind k, const void *in, void *out, int64_t count, enum dtype t)
+{
+  issue (cs, k, OP_ALL_GATHER, (struct op_coll) { .in = in, .out = out, .count = count, .t = t, .it = t, .ot = t });
+}
+
+void chan_scatter (struct chans *cs, enum group_kind k, const void *in, void *out, int64_t count, enum dtype wire, enum dtype it, enum dtype ot, float beta)
+{
+  issue (cs, k, OP_REDUCE_SCATTER, (struct op_coll) { .in = in, .out = out, .count = count, .t = wire, .it = it, .ot = ot, .beta = beta });
+}
+
+void chan_reduce (struct chans *cs, enum group_kind k, void *x, int64_t count, enum dtype wire, enum dtype t, bool max)
+{
+  issue (cs, k, OP_ALL_REDUCE, (struct op_coll) { .out = x, .count = count, .t = wire, .it = t, .ot = t, .max = max });
+}
+
+void chan_send (struct chans *cs, enum group_kind k, const void *x, int64_t count, enum dtype t)
+{
+  issue (cs, k, OP_SEND, (struct op_coll) { .in = x, .count = count, .t = t, .it = t, .ot = t });
+}
+
+void chan_recv (struct chans *cs, enum group_kind k, void *x, int64_t count, enum dtype t)
+{
+  issue (cs, k, OP_RECV, (struct op_coll) { .out = x, .count = count, .t = t, .it = t, .ot = t });
+}

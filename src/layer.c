@@ -1,0 +1,413 @@
+#include "layer.h"
+#include <string.h>
+
+#define OP(KIND, field, ...) dev_op (b->d, b->q, KIND, field, __VA_ARGS__)
+
+void geom_make (struct geom *g, const struct conf *c, int tp, int tp_rank)
+{
+  const struct arch *a = &c->arch;
+  struct part q, kv, f, v;
+  param_part (a, P_Q, tp_rank, tp, &q);
+  param_part (a, P_K, tp_rank, tp, &kv);
+  param_part (a, P_GATE, tp_rank, tp, &f);
+  param_part (a, P_EMBED, tp_rank, tp, &v);
+  *g = (struct geom) { .batch = c->train.micro_batch, .seq = c->train.seq_len, .dim = a->dim, .head_dim = a->head_dim, .tp = tp, .tp_rank = tp_rank,
+    .t = c->train.dtype, .gt = c->sharding.grad_dtype };
+  g->n = g->batch * g->seq;
+  g->nt = g->n / tp;
+  g->heads = q.rows / a->head_dim;
+  g->kv_heads = kv.rows / a->head_dim;
+  g->att = q.rows;
+  g->qkv = q.rows + 2 * kv.rows;
+  g->ffn = f.rows;
+  g->vocab = v.rows + v.pad;
+  g->v0 = v.row0;
+  g->v_real = v.rows;
+  g->loss_chunk = c->train.loss_chunk ? c->train.loss_chunk : MAX (128, (int64_t) (64 << 20) / (g->vocab * dtype_size (g->t)));
+  g->loss_chunk = MIN (g->loss_chunk, g->n);
+}
+
+/* ---- memory ---- */
+
+static void *take (struct arenas *A, enum purpose p, bool want, int64_t n, enum dtype t) { return want ? arena_tensor (A, p, n, t) : NULL; }
+
+/* The fields of a layer, `all` of those that a full set has or only those that MODE keeps. */
+static void acts_layout (const struct blocks *b, struct layer_acts *l, struct arenas *A, enum purpose p, bool big, bool cheap, bool split)
+{
+  const struct geom *g = &b->g;
+  bool qk = b->a->qk_norm;
+  l->y1 = take (A, p, cheap, g->nt * g->dim, g->t);
+  l->y2 = take (A, p, cheap, g->nt * g->dim, g->t);
+  l->act = take (A, p, cheap || split, g->n * g->ffn, g->t);
+  l->rstd1 = take (A, p, big, g->nt, DT_F32);
+  l->rstd2 = take (A, p, big, g->nt, DT_F32);
+  l->qkv = take (A, p, big, g->n * g->qkv, g->t);
+  l->raw = take (A, p, big && qk, g->n * (g->heads + g->kv_heads) * g->head_dim, g->t);
+  l->rstdq = take (A, p, big && qk, g->n * g->heads, DT_F32);
+  l->rstdk = take (A, p, big && qk, g->n * g->kv_heads, DT_F32);
+  l->o = take (A, p, big, g->n * g->att, g->t);
+  l->lse = take (A, p, big, g->batch * g->heads * g->seq, DT_F32);
+  l->h = take (A, p, big, g->nt * g->dim, g->t);
+  l->gu = take (A, p, big, g->n * 2 * g->ffn, g->t);
+  if (!split) return;
+  l->d2 = arena_tensor (A, p, g->nt * g->dim, g->t);
+  l->d1 = arena_tensor (A, p, g->nt * g->dim, g->t);
+  l->dqkv = arena_tensor (A, p, g->n * g->qkv, g->t);
+  l->dw[P_NORM1] = arena_tensor (A, p, g->dim, g->gt);
+  l->dw[P_NORM2] = arena_tensor (A, p, g->dim, g->gt);
+  l->dw[P_QNORM] = take (A, p, qk, g->head_dim, g->gt);
+  l->dw[P_KNORM] = take (A, p, qk, g->head_dim, g->gt);
+}
+
+void layer_layout (const struct blocks *b, struct layer_acts *l, struct arenas *A, enum recompute mode, bool split)
+{
+  memset (l, 0, sizeof *l);
+  l->x = arena_tensor (A, MEM_ACT, b->g.nt * b->g.dim, b->g.t);
+  acts_layout (b, l, A, MEM_ACT, mode != RECOMPUTE_FULL, mode == RECOMPUTE_NONE, split);
+}
+
+void blocks_layout (struct blocks *b, struct arenas *A, enum recompute mode, bool embed, bool head, bool split)
+{
+  const struct geom *g = &b->g;
+  enum purpose p = MEM_WORK;
+  acts_layout (b, &b->scratch, A, p, mode == RECOMPUTE_FULL, mode != RECOMPUTE_NONE, false);
+  b->m = arena_tensor (A, p, g->nt * g->dim, g->t);
+  b->dy = arena_tensor (A, p, g->nt * g->dim, g->t);
+  b->dact = arena_tensor (A, p, g->n * g->ffn, g->t);
+  b->d_o = arena_tensor (A, p, g->n * g->att, g->t);
+  b->dqkv = take (A, p, !split, g->n * g->qkv, g->t);
+  b->delta = arena_tensor (A, p, g->batch * g->heads * g->seq, DT_F32);
+  b->fullA = take (A, p, g->tp > 1, g->n * g->dim, g->t);
+  b->fullB = take (A, p, g->tp > 1, g->n * g->dim, g->t);
+  b->embed_work = embed ? arena_tensor (A, p, 2 * g->n + 2 * g->vocab + 2, DT_I32) : NULL;
+  if (head) {
+    b->logits = arena_tensor (A, MEM_LOGIT, g->loss_chunk * g->vocab, g->t);
+    b->xmax = arena_tensor (A, MEM_LOGIT, g->loss_chunk, DT_F32);
+    b->xst = arena_tensor (A, MEM_LOGIT, 2 * g->loss_chunk, DT_F32);
+    if (!b->scratch.y1) b->scratch.y1 = arena_tensor (A, p, g->nt * g->dim, g->t);
+    if (!b->scratch.rstd1) b->scratch.rstd1 = arena_tensor (A, p, g->nt, DT_F32);
+  }
+}
+
+/* What is kept, and the scratch layer's memory for the rest. */
+static struct layer_acts effective (const struct blocks *b, const struct layer_acts *l)
+{
+  struct layer_acts e = *l;
+  const struct layer_acts *s = &b->scratch;
+#define OR(f) if (!e.f) e.f = s->f
+  OR (y1); OR (y2); OR (act); OR (rstd1); OR (rstd2); OR (qkv); OR (raw); OR (rstdq); OR (rstdk); OR (o); OR (lse); OR (h); OR (gu);
+#undef OR
+  if (!e.dqkv) e.dqkv = b->dqkv;
+  return e;
+}
+
+void *layer_h (const struct blocks *b, const struct layer_acts *l) { return l->h ? l->h : b->scratch.h; }
+
+/* ---- the pieces ---- */
+
+static void linear (struct blocks *b, const void *x, const void *w, const void *bias, void *y, int64_t out, int64_t in)
+{
+  OP (OP_GEMM, gemm, .m = b->g.n, .n = out, .k = in, .a = x, .b = w, .tb = true, .c = y, .bias = bias, .ab = b->g.t, .ct = b->g.t);
+}
+
+/* dx [n, in] = dy [n, out] w [out, in] */
+static void linear_input (struct blocks *b, const void *dy, const void *w, void *dx, int64_t out, int64_t in)
+{
+  OP (OP_GEMM, gemm, .m = b->g.n, .n = in, .k = out, .a = dy, .b = w, .c = dx, .ab = b->g.t, .ct = b->g.t);
+}
+
+/* dw [out, in] (+)= dy^T [out, n] x [n, in] */
+static void linear_weight (struct blocks *b, const void *dy, const void *x, void *dw, float beta, int64_t out, int64_t in)
+{
+  OP (OP_GEMM, gemm, .m = out, .n = in, .k = b->g.n, .a = dy, .ta = true, .b = x, .c = dw, .beta = beta, .ab = b->g.t, .ct = b->g.gt);
+}
+
+static void norm (struct blocks *b, const void *x, const void *res, void *sum, const void *w, void *y, float *rstd)
+{
+  OP (OP_NORM, norm, .rows = b->g.nt, .inner = 1, .dim = b->g.dim, .x = x, .res = res, .sum = sum, .w = w, .y = y, .rstd = rstd,
+      .eps = (float) b->a->norm_eps, .t = b->g.t, .wt = b->g.t);
+}
+
+static void norm_backward (struct blocks *b, const void *dy, const void *x, const void *w, const float *rstd, const void *dres, void *dx, void *dw, float beta)
+{
+  OP (OP_NORM_BWD, norm_bwd, .rows = b->g.nt, .inner = 1, .dim = b->g.dim, .dy = dy, .x = x, .w = w, .dres = dres, .rstd = rstd, .dx = dx,
+      .dw = dw, .dw_beta = beta, .t = b->g.t, .wt = b->g.t, .gt = b->g.gt);
+}
+
+/* [nt, dim] of each tp rank -> [n, dim]. begin issues it, tp_wait orders the compute queue after it; with tp 1 the part is the whole. */
+static void *gather_begin (struct blocks *b, const void *part, void *full)
+{
+  if (b->g.tp == 1) return (void *) part;
+  chan_gather (b->ch, GROUP_TP, part, full, b->g.nt * b->g.dim, b->g.t);
+  return full;
+}
+static void *gather (struct blocks *b, const void *part, void *full)
+{
+  void *r = gather_begin (b, part, full);
+  chan_wait (b->ch, GROUP_TP);
+  return r;
+}
+/* Partial sums [n, dim] -> my [nt, dim]. */
+static void scatter_begin (struct blocks *b, const void *full, void *part)
+{
+  if (b->g.tp > 1) chan_scatter (b->ch, GROUP_TP, full, part, b->g.nt * b->g.dim, b->g.t, b->g.t, b->g.t, 0);
+}
+/* Where a row-parallel GEMM writes: straight to its target with tp 1, else to a whole buffer that is then scattered. */
+static void *partial (struct blocks *b, void *part, void *full) { return b->g.tp == 1 ? part : full; }
+
+static void rope (struct blocks *b, void *qkv, const struct batch *in, bool inverse)
+{
+  const struct geom *g = &b->g;
+  OP (OP_ROPE, rope, .x = qkv, .n = g->n, .heads = g->heads + g->kv_heads, .head_dim = g->head_dim, .stride = g->qkv, .seq = g->seq, .pos = in->pos,
+      .table = b->rope, .inverse = inverse, .t = g->t);
+}
+
+static struct op_attn attention (const struct blocks *b, const struct layer_acts *l, const struct batch *in)
+{
+  const struct geom *g = &b->g;
+  return (struct op_attn) { .batch = g->batch, .sq = g->seq, .sk = g->seq, .heads = g->heads, .kv_heads = g->kv_heads, .head_dim = g->head_dim,
+    .q_stride = g->qkv, .kv_stride = g->qkv, .o_stride = g->att, .window = b->a->window, .q = l->qkv, .k = at_elem (l->qkv, g->att, g->t),
+    .v = at_elem (l->qkv, g->att + g->kv_heads * g->head_dim, g->t), .o = l->o, .lse = l->lse, .doc = in->doc, .t = g->t };
+}
+
+/* The head norms of Qwen3, in place in qkv; what they read is kept in raw. */
+static void head_norms (struct blocks *b, const struct layer_acts *l, const struct weights *w)
+{
+  const struct geom *g = &b->g;
+  int64_t qk = (g->heads + g->kv_heads) * g->head_dim, es = dtype_size (g->t);
+  void *k = at_elem (l->qkv, g->att, g->t);
+  OP (OP_COPY, copy, .dst = l->raw, .src = l->qkv, .bytes = qk * es, .rows = g->n, .dst_pitch = qk * es, .src_pitch = g->qkv * es);
+  struct op_norm o = { .rows = g->n, .inner = g->heads, .dim = g->head_dim, .x_stride = g->qkv, .y_stride = g->qkv, .x = l->qkv, .y = l->qkv,
+    .w = w->w[P_QNORM], .rstd = l->rstdq, .eps = (float) b->a->norm_eps, .t = g->t, .wt = g->t };
+  dev_issue (b->d, b->q, &(struct op) { .kind = OP_NORM, .norm = o });
+  o.inner = g->kv_heads;
+  o.x = o.y = k;
+  o.w = w->w[P_KNORM];
+  o.rstd = l->rstdk;
+  dev_issue (b->d, b->q, &(struct op) { .kind = OP_NORM, .norm = o });
+}
+
+/* A norm's gradient goes to the unit's buffer, or is kept until B_WEIGHT. */
+struct target { void *g; float beta; };
+static struct target norm_target (const struct layer_acts *l, const struct weights *w, enum pid id, enum part_of part)
+{
+  return part == PART_INPUT ? (struct target) { l->dw[id], 0 } : (struct target) { w->g[id], w->beta[id] };
+}
+
+static void head_norms_backward (struct blocks *b, const struct layer_acts *l, const struct weights *w, enum part_of part)
+{
+  const struct geom *g = &b->g;
+  int64_t qk = (g->heads + g->kv_heads) * g->head_dim;
+  struct target tq = norm_target (l, w, P_QNORM, part), tk = norm_target (l, w, P_KNORM, part);
+  struct op_norm_bwd o = { .rows = g->n, .inner = g->heads, .dim = g->head_dim, .x_stride = qk, .y_stride = g->qkv, .dx_stride = g->qkv, .dy = l->dqkv,
+    .x = l->raw, .w = w->w[P_QNORM], .rstd = l->rstdq, .dx = l->dqkv, .dw = tq.g, .dw_beta = tq.beta, .t = g->t, .wt = g->t, .gt = g->gt };
+  dev_issue (b->d, b->q, &(struct op) { .kind = OP_NORM_BWD, .norm_bwd = o });
+  o.inner = g->kv_heads;
+  o.dy = o.dx = at_elem (l->dqkv, g->att, g->t);
+  o.x = at_elem (l->raw, g->att, g->t);
+  o.w = w->w[P_KNORM];
+  o.rstd = l->rstdk;
+  o.dw = tk.g;
+  o.dw_beta = tk.beta;
+  dev_issue (b->d, b->q, &(struct op) { .kind = OP_NORM_BWD, .norm_bwd = o });
+}
+
+/* ---- forward ---- */
+
+static void forward_attention (struct blocks *b, const struct layer_acts *e, const struct weights *w, const struct batch *in, const void *h, const void *m)
+{
+  const struct geom *g = &b->g;
+  if (m) norm (b, h, m, e->x, w->w[P_NORM1], e->y1, e->rstd1);
+  else norm (b, e->x, NULL, NULL, w->w[P_NORM1], e->y1, e->rstd1);
+  const void *Y = gather (b, e->y1, b->fullA);
+  linear (b, Y, w->w[P_Q], w->w[P_QB], e->qkv, g->qkv, g->dim);
+  if (b->a->qk_norm) head_norms (b, e, w);
+  rope (b, e->qkv, in, false);
+  dev_issue (b->d, b->q, &(struct op) { .kind = OP_ATTN, .attn = attention (b, e, in) });
+  void *p = partial (b, b->m, b->fullB);
+  linear (b, e->o, w->w[P_O], NULL, p, g->dim, g->att);
+  scatter_begin (b, p, b->m);
+  chan_wait (b->ch, GROUP_TP);
+}
+
+static void forward_mlp (struct blocks *b, const struct layer_acts *e, const struct weights *w, bool down)
+{
+  const struct geom *g = &b->g;
+  norm (b, e->x, b->m, e->h, w->w[P_NORM2], e->y2, e->rstd2);
+  const void *Y = gather (b, e->y2, b->fullA);
+  linear (b, Y, w->w[P_GATE], NULL, e->gu, 2 * g->ffn, g->dim);
+  if (!down) return;
+  OP (OP_SWIGLU, swiglu, .n = g->n, .f = g->ffn, .gu = e->gu, .out = e->act, .t = g->t);
+  void *p = partial (b, b->m, b->fullB);
+  linear (b, e->act, w->w[P_DOWN], NULL, p, g->dim, g->ffn);
+  scatter_begin (b, p, b->m);
+  chan_wait (b->ch, GROUP_TP);
+}
+
+void layer_forward (struct blocks *b, const struct layer_acts *l, const struct weights *w, const struct batch *in, const void *h, const void *m)
+{
+  struct layer_acts e = effective (b, l);
+  forward_attention (b, &e, w, in, h, m);
+  forward_mlp (b, &e, w, true);
+}
+
+/* ---- backward ---- */
+
+/* Gradients by weight of the MLP from D (of its output, whole), and of attention. The normed inputs are gathered again. */
+static void mlp_weights (struct blocks *b, const struct layer_acts *e, const struct weights *w, const void *D, const void *Y)
+{
+  const struct geom *g = &b->g;
+  linear_weight (b, D, e->act, w->g[P_DOWN], w->beta[P_DOWN], g->dim, g->ffn);
+  if (Y) linear_weight (b, e->gu, Y, w->g[P_GATE], w->beta[P_GATE], 2 * g->ffn, g->dim);
+}
+
+static void qkv_weights (struct blocks *b, const struct layer_acts *e, const struct weights *w, const void *Y)
+{
+  const struct geom *g = &b->g;
+  linear_weight (b, e->dqkv, Y, w->g[P_Q], w->beta[P_Q], g->qkv, g->dim);
+  if (b->a->qkv_bias)
+    OP (OP_COLSUM, colsum, .rows = g->n, .cols = g->qkv, .stride = g->qkv, .x = e->dqkv, .dst = w->g[P_QB], .beta = w->beta[P_QB], .t = g->t, .gt = g->gt);
+}
+
+static void backward_mlp (struct blocks *b, const struct layer_acts *e, const struct weights *w, void *d, bool again, enum part_of part)
+{
+  const struct geom *g = &b->g;
+  bool weights = part & PART_WEIGHT;
+  const void *D = gather (b, d, b->fullA);
+  const void *Y = weights ? gather_begin (b, e->y2, b->fullB) : NULL;   /* behind the GEMMs to come */
+  linear_input (b, D, w->w[P_DOWN], b->dact, g->dim, g->ffn);
+  if (weights && !again) linear_weight (b, D, e->act, w->g[P_DOWN], w->beta[P_DOWN], g->dim, g->ffn);
+  OP (OP_SWIGLU_BWD, swiglu_bwd, .n = g->n, .f = g->ffn, .gu = e->gu, .d_out = b->dact, .dgu = e->gu, .out = again ? e->act : NULL, .t = g->t);
+  if (weights && again) linear_weight (b, D, e->act, w->g[P_DOWN], w->beta[P_DOWN], g->dim, g->ffn);
+  void *p = partial (b, b->dy, b->fullA);
+  linear_input (b, e->gu, w->w[P_GATE], p, 2 * g->ffn, g->dim);
+  if (weights) chan_wait (b->ch, GROUP_TP);
+  scatter_begin (b, p, b->dy);
+  if (weights) linear_weight (b, e->gu, Y, w->g[P_GATE], w->beta[P_GATE], 2 * g->ffn, g->dim);
+  chan_wait (b->ch, GROUP_TP);
+  struct target t = norm_target (e, w, P_NORM2, part);
+  norm_backward (b, b->dy, e->h, w->w[P_NORM2], e->rstd2, d, d, t.g, t.beta);
+}
+
+static void backward_attention (struct blocks *b, const struct layer_acts *e, const struct weights *w, const struct batch *in, void *d, enum part_of part)
+{
+  const struct geom *g = &b->g;
+  bool weights = part & PART_WEIGHT;
+  const void *D = gather (b, d, b->fullA);
+  const void *Y = weights ? gather_begin (b, e->y1, b->fullB) : NULL;
+  linear_input (b, D, w->w[P_O], b->d_o, g->dim, g->att);
+  if (weights) linear_weight (b, D, e->o, w->g[P_O], w->beta[P_O], g->dim, g->att);
+  struct op_attn_bwd o = { .f = attention (b, e, in), .d_o = b->d_o, .dq = e->dqkv, .dk = at_elem (e->dqkv, g->att, g->t),
+    .dv = at_elem (e->dqkv, g->att + g->kv_heads * g->head_dim, g->t), .dq_stride = g->qkv, .dkv_stride = g->qkv, .delta = b->delta };
+  dev_issue (b->d, b->q, &(struct op) { .kind = OP_ATTN_BWD, .attn_bwd = o });
+  rope (b, e->dqkv, in, true);
+  if (b->a->qk_norm) head_norms_backward (b, e, w, part);
+  void *p = partial (b, b->dy, b->fullA);
+  linear_input (b, e->dqkv, w->w[P_Q], p, g->qkv, g->dim);
+  if (weights) chan_wait (b->ch, GROUP_TP);
+  scatter_begin (b, p, b->dy);
+  if (weights) qkv_weights (b, e, w, Y);
+  chan_wait (b->ch, GROUP_TP);
+  struct target t = norm_target (e, w, P_NORM1, part);
+  norm_backward (b, b->dy, e->x, w->w[P_NORM1], e->rstd1, d, d, t.g, t.beta);
+}
+
+/* What MODE did not keep, once more by the same operations: the same bits. */
+static void recompute (struct blocks *b, const struct layer_acts *e, const struct weights *w, const struct batch *in, enum recompute mode, enum part_of part)
+{
+  if (mode == RECOMPUTE_FULL && (part & PART_INPUT)) {
+    forward_attention (b, e, w, in, NULL, NULL);
+    forward_mlp (b, e, w, false);
+  } else if (mode == RECOMPUTE_SELECTIVE && (part & PART_WEIGHT)) {   /* the normed inputs serve gradients by weight only */
+    norm (b, e->x, NULL, NULL, w->w[P_NORM1], e->y1, e->rstd1);
+    norm (b, e->h, NULL, NULL, w->w[P_NORM2], e->y2, e->rstd2);
+  }
+}
+
+static void copy (struct blocks *b, void *dst, const void *src, int64_t n)
+{
+  OP (OP_COPY, copy, .dst = dst, .src = src, .bytes = n * dtype_size (b->g.t));
+}
+
+/* B_WEIGHT: from what B_INPUT kept. */
+static void backward_weights (struct blocks *b, const struct layer_acts *e, const struct weights *w)
+{
+  const void *Y = gather_begin (b, e->y2, b->fullB);
+  mlp_weights (b, e, w, gather (b, e->d2, b->fullA), Y);
+  Y = gather_begin (b, e->y1, b->fullB);
+  const void *D = gather (b, e->d1, b->fullA);
+  linear_weight (b, D, e->o, w->g[P_O], w->beta[P_O], b->g.dim, b->g.att);
+  qkv_weights (b, e, w, Y);
+  static const enum pid norms[] = { P_NORM1, P_NORM2, P_QNORM, P_KNORM };
+  for (int i = 0; i < LEN (norms); i++)
+    if (e->dw[norms[i]])
+      OP (OP_AXPBY, axpby, .y = w->g[norms[i]], .x = e->dw[norms[i]], .n = i < 2 ? b->g.dim : b->g.head_dim, .yt = b->g.gt, .xt = b->g.gt, .alpha = 1,
+          .beta = w->beta[norms[i]]);
+}
+
+void layer_backward (struct blocks *b, const struct layer_acts *l, const struct weights *w, const struct batch *in, void *d, enum recompute mode, enum part_of part)
+{
+  struct layer_acts e = effective (b, l);
+  recompute (b, &e, w, in, mode, part);
+  if (part == PART_WEIGHT) {
+    backward_weights (b, &e, w);
+    return;
+  }
+  if (part == PART_INPUT) copy (b, e.d2, d, b->g.nt * b->g.dim);
+  backward_mlp (b, &e, w, d, mode != RECOMPUTE_NONE, part);
+  if (part == PART_INPUT) copy (b, e.d1, d, b->g.nt * b->g.dim);
+  backward_attention (b, &e, w, in, d, part);
+}
+
+/* ---- embedding and head ---- */
+
+void embed_forward (struct blocks *b, const struct weights *w, const struct batch *in, void *x)
+{
+  const struct geom *g = &b->g;
+  void *p = partial (b, x, b->fullA);
+  OP (OP_EMBED, embed, .n = g->n, .dim = g->dim, .v0 = g->v0, .rows = g->v_real, .ids = in->ids, .table = w->w[P_EMBED], .out = p, .t = g->t);
+  scatter_begin (b, p, x);
+  chan_wait (b->ch, GROUP_TP);
+}
+
+void embed_backward (struct blocks *b, const struct weights *w, const struct batch *in, const void *d)
+{
+  const struct geom *g = &b->g;
+  const void *D = gather (b, d, b->fullA);
+  OP (OP_EMBED_BWD, embed_bwd, .n = g->n, .dim = g->dim, .v0 = g->v0, .rows = g->vocab, .ids = in->ids, .dy = D, .dtable = w->g[P_EMBED],
+      .beta = w->beta[P_EMBED], .work = b->embed_work, .t = g->t, .gt = g->gt);
+}
+
+/* Loss of tokens [t0, t0 + c): logits, their statistics over tp, in place the gradient. Y, DY: whole [n, dim]; DY may be Y. */
+static void loss_chunk (struct blocks *b, const struct weights *w, const struct batch *in, int64_t t0, int64_t c, const void *Y, void *DY, double *acc, bool grad)
+{
+  const struct geom *g = &b->g;
+  const void *y = at_elem (Y, t0 * g->dim, g->t);
+  OP (OP_GEMM, gemm, .m = c, .n = g->vocab, .k = g->dim, .a = y, .b = w->w[P_HEAD], .tb = true, .c = b->logits, .ab = g->t, .ct = g->t);
+  struct op_xent x = { .n = c, .ld = g->vocab, .cols = g->v_real, .v0 = g->v0, .logits = b->logits, .target = in->target + t0, .max = b->xmax, .st = b->xst,
+    .acc = acc, .grad = grad, .t = g->t };
+  dev_issue (b->d, b->q, &(struct op) { .kind = OP_XENT_MAX, .xent = x });
+  if (g->tp > 1) chan_reduce (b->ch, GROUP_TP, b->xmax, c, DT_F32, DT_F32, true);
+  chan_wait (b->ch, GROUP_TP);
+  dev_issue (b->d, b->q, &(struct op) { .kind = OP_XENT_SUM, .xent = x });
+  if (g->tp > 1) chan_reduce (b->ch, GROUP_TP, b->xst, 2 * c, DT_F32, DT_F32, false);
+  chan_wait (b->ch, GROUP_TP);
+  dev_issue (b->d, b->q, &(struct op) { .kind = OP_XENT_GRAD, .xent = x });
+  if (!grad) return;
+  OP (OP_GEMM, gemm, .m = g->vocab, .n = g->dim, .k = c, .a = b->logits, .ta = true, .b = y, .c = w->g[P_HEAD], .beta = t0 ? 1 : w->beta[P_HEAD], .ab = g->t, .ct = g->gt);
+  OP (OP_GEMM, gemm, .m = c, .n = g->dim, .k = g->vocab, .a = b->logits, .b = w->w[P_HEAD], .c = at_elem (DY, t0 * g->dim, g->t), .ab = g->t, .ct = g->t);
+}
+
+void head_loss (struct blocks *b, const struct weights *w, const struct batch *in, const void *x, void *d, double *acc, bool grad)
+{
+  const struct geom *g = &b->g;
+  void *y = b->scratch.y1;
+  norm (b, x, NULL, NULL, w->w[P_NORM], y, b->scratch.rstd1);
+  const void *Y = gather (b, y, b->fullA);
+  void *DY = partial (b, b->dy, b->fullB);
+  for (int64_t t = 0; t < g->n; t += g->loss_chunk) loss_chunk (b, w, in, t, MIN (g->loss_chunk, g->n - t), Y, DY, acc, grad);
+  if (!grad) return;
+  scatter_begin (b, DY, b->dy);
+  chan_wait (b->ch, GROUP_TP);
+  norm_backward (b, b->dy, x, w->w[P_NORM], b->scratch.rstd1, NULL, d, w->g[P_NORM], w->beta[P_NORM]);
+}

@@ -1,0 +1,397 @@
+#include "shard.h"
+#include "rng.h"
+#include <math.h>
+#include <string.h>
+
+/* ---- plan ---- */
+
+/* Segments of the optimizer and of the norm, ranges to sum over tp. */
+static void make_segments (struct shard *s, const struct shard_place *p)
+{
+  struct piece *list;
+  int n = units_pieces (&s->units, &list);
+  s->seg = xalloc ((size_t) MAX (n, 1) * sizeof *s->seg, "segments");
+  s->tp_sum = xalloc ((size_t) MAX (n, 1) * sizeof *s->tp_sum, "segments");
+  s->kv_sum = xalloc ((size_t) MAX (n, 1) * sizeof *s->kv_sum, "segments");
+  for (int i = 0; i < n; i++) {
+    const struct piece *q = &list[i];
+    const struct param_row *row = &param_table[q->slot->id];
+    bool once = !q->slot->copy && s->replica == 0 && q->slot->part.rep_rank == 0 && (row->cut != CUT_NONE || p->tp_rank == 0);
+    struct seg *last = s->segs ? &s->seg[s->segs - 1] : NULL;
+    if (last && last->unit == q->unit && last->hi == q->lo && last->decay == row->decay && last->count == once) last->hi = q->hi;
+    else s->seg[s->segs++] = (struct seg) { q->unit, q->lo, q->hi, row->decay, once };
+    struct range r = { q->unit, q->lo, q->hi };
+    if (row->cut == CUT_NONE && p->tp > 1) s->tp_sum[s->tp_sums++] = r, s->tp_n += r.hi - r.lo;
+    if (q->slot->part.rep_size > 1) s->kv_sum[s->kv_sums++] = r, s->kv_n += r.hi - r.lo;
+  }
+  xfree (list);
+}
+
+/* How many units of about UNIT's size exist up to and including it: units of a size share slots. */
+static bool same_class (const struct units *us, int a, int b)
+{
+  int64_t x = us->unit[a].n, y = us->unit[b].n;
+  return MAX (x, y) <= MIN (x, y) + MIN (x, y) / 4;
+}
+
+/* Slots for at most PER units of each size class; fills the arrays through the callback-free pattern: room[] of each. Returns the count. */
+static int make_classes (const struct units *us, int64_t per, int64_t **room)
+{
+  int n = 0;
+  *room = xalloc ((size_t) MAX (us->count, 1) * sizeof **room, "slots");
+  for (int i = 0; i < us->count; i++) {
+    int64_t before = 0, largest = us->unit[i].n;
+    for (int j = 0; j < us->count; j++) {
+      if (!same_class (us, i, j)) continue;
+      if (j < i) before++;
+      largest = MAX (largest, us->unit[j].n);
+    }
+    if (before < per) (*room)[n++] = largest;
+  }
+  return n;
+}
+
+int shard_make (struct shard *s, const struct conf *c, const struct shard_place *p, struct dev *d, struct err *e)
+{
+  memset (s, 0, sizeof *s);
+  s->d = d;
+  s->c = c;
+  s->t = c->train.dtype;
+  s->gt = c->sharding.grad_dtype;
+  s->shards = p->shards;
+  s->replicas = p->replicas;
+  s->replica = p->replica;
+  s->alias = s->t == DT_F32 && p->shards == 1;
+  struct unit_place up = { p->tp, p->tp_rank, p->pp, p->stage, p->chunks, p->shards, p->shard_rank, d->ops->limits->align / 2 };
+  if (units_make (&s->units, c, &up, e)) return -1;
+  enum strategy st = c->sharding.strategy;
+  s->whole_grads = p->shards == 1 || st == NO_SHARD || st == SHARD_OPT;
+  s->tied_here = c->arch.tied && p->pp > 1 && (p->stage == 0 || p->stage == p->pp - 1);
+  s->u = xalloc ((size_t) MAX (s->units.count, 1) * sizeof *s->u, "units");
+  for (int i = 0; i < s->units.count; i++) {
+    s->u[i].slot = s->u[i].gbuf = -1;
+    s->u[i].seen = xalloc ((size_t) s->units.unit[i].slots, "units");
+  }
+
+  bool all = st != FULL_SHARD && st != HYBRID_SHARD;
+  all |= c->sharding.reshard == RESHARD_STEP || c->sharding.reshard == RESHARD_BACKWARD;
+  int64_t *room;
+  if (!s->alias) {
+    s->slots = make_classes (&s->units, all ? INT64_MAX : 1 + c->sharding.prefetch, &room);
+    s->slot = xalloc ((size_t) MAX (s->slots, 1) * sizeof *s->slot, "slots");
+    for (int i = 0; i < s->slots; i++) s->slot[i] = (struct wslot) { .room = room[i], .unit = -1 };
+    xfree (room);
+  }
+  if (!s->whole_grads) {
+    s->gbufs = make_classes (&s->units, 2, &room);
+    s->gbuf = xalloc ((size_t) MAX (s->gbufs, 1) * sizeof *s->gbuf, "slots");
+    for (int i = 0; i < s->gbufs; i++) s->gbuf[i] = (struct gbuf) { .room = room[i], .unit = -1 };
+    xfree (room);
+  }
+  make_segments (s, p);
+  return 0;
+}
+
+void shard_layout (struct shard *s, struct arenas *A)
+{
+  for (int i = 0; i < s->units.count; i++) {
+    struct ushard *u = &s->u[i];
+    const struct unit *un = &s->units.unit[i];
+    u->master = arena_tensor (A, MEM_MASTER, un->shard, DT_F32);
+    u->m = arena_tensor (A, MEM_MOMENT, un->shard, DT_F32);
+    u->v = arena_tensor (A, MEM_MOMENT, un->shard, DT_F32);
+    u->full = s->whole_grads ? arena_tensor (A, MEM_GRAD, un->n, s->gt) : NULL;
+    u->grad = u->full ? at_elem (u->full, un->shard * s->units.shard_rank, s->gt) : arena_tensor (A, MEM_GRAD, un->shard, s->gt);
+  }
+  for (int i = 0; i < s->slots; i++) s->slot[i].mem = arena_tensor (A, s->slots == s->units.count ? MEM_WEIGHT : MEM_GATHER, s->slot[i].room, s->t);
+  for (int i = 0; i < s->gbufs; i++) s->gbuf[i].mem = arena_tensor (A, MEM_GRAD, s->gbuf[i].room, s->gt);
+  s->pack = arena_tensor (A, MEM_COMM, MAX (s->tp_n, s->kv_n), s->gt);
+  s->vars = arena_take (A, MEM_WORK, SPACE_DEVICE, sizeof *s->vars);
+}
+
+void shard_open (struct shard *s, struct chans *ch)
+{
+  s->ch = ch;
+  s->hop = s->d->ops->event_open (s->d);
+  for (int i = 0; i < s->gbufs; i++) s->gbuf[i].done = s->d->ops->event_open (s->d);
+  for (int i = 0; i < s->slots; i++) s->slot[i].ready = s->d->ops->event_open (s->d);
+}
+
+void shard_free (struct shard *s)
+{
+  if (s->hop) s->d->ops->event_close (s->d, s->hop);
+  for (int i = 0; i < s->gbufs; i++)
+    if (s->gbuf[i].done) s->d->ops->event_close (s->d, s->gbuf[i].done);
+  for (int i = 0; i < s->slots; i++)
+    if (s->slot[i].ready) s->d->ops->event_close (s->d, s->slot[i].ready);
+  for (int i = 0; i < s->units.count; i++) xfree (s->u[i].seen);
+  units_free (&s->units);
+  xfree (s->u);
+  xfree (s->slot);
+  xfree (s->gbuf);
+  xfree (s->visit);
+  xfree (s->tp_sum);
+  xfree (s->kv_sum);
+  xfree (s->seg);
+  memset (s, 0, sizeof *s);
+}
+
+/* ---- initial weights ---- */
+
+static void init_piece (struct shard *s, const struct piece *p)
+{
+  const struct arch *a = &s->c->arch;
+  const struct param_row *row = &param_table[p->slot->id];
+  const struct part *part = &p->slot->part;
+  int64_t rows, cols;
+  char name[96];
+  param_shape (a, p->slot->id, &rows, &cols);
+  param_name (a, p->slot->block, p->slot->id, name);
+  double std = a->init_std / (row->init == INIT_RESIDUAL ? sqrt (2.0 * (double) a->layers) : 1);
+  bool normal = row->init == INIT_NORMAL || row->init == INIT_RESIDUAL;
+  dev_op (s->d, s->ch->q, OP_INIT, init, .dst = s->u[p->unit].master + p->lo, .start = p->start, .n = p->hi - p->lo, .cols = part->cols, .row0 = part->row0,
+          .rows = part->rows, .col0 = part->col0, .gcols = cols, .normal = normal, .std = (float) std, .value = row->init == INIT_ONE ? 1 : 0,
+          .seed = (uint64_t) s->c->train.seed, .key = rng_key (name));
+}
+
+void shard_init (struct shard *s)
+{
+  struct piece *list;
+  int n = units_pieces (&s->units, &list);
+  for (int i = 0; i < n; i++) init_piece (s, &list[i]);
+  xfree (list);
+  for (int i = 0; i < s->units.count; i++) {
+    size_t bytes = (size_t) s->units.unit[i].shard * 4;
+    dev_op (s->d, s->ch->q, OP_ZERO, zero, .dst = s->u[i].m, .bytes = (int64_t) bytes);
+    dev_op (s->d, s->ch->q, OP_ZERO, zero, .dst = s->u[i].v, .bytes = (int64_t) bytes);
+  }
+  shard_stale (s);
+}
+
+void shard_stale (struct shard *s)
+{
+  for (int i = 0; i < s->units.count; i++) s->u[i].valid = s->u[i].cast = false;
+}
+
+/* ---- whole weights ---- */
+
+void shard_visits (struct shard *s, const int *unit, int n)
+{
+  s->visit = xrealloc (s->visit, (size_t) MAX (n, 1) * sizeof (int), "visits");
+  memcpy (s->visit, unit, (size_t) n * sizeof (int));
+  s->visits = n;
+  s->at = 0;
+}
+
+static int next_use (const struct shard *s, int unit, int from)
+{
+  for (int i = from; i < s->visits; i++)
+    if (s->visit[i] == unit) return i;
+  return s->visits + 1;
+}
+
+/* A slot for the use at visit WHEN: free, or the one whose unit is used last and not before WHEN. -1: none may go. */
+static int find_slot (struct shard *s, int unit, int when)
+{
+  int best = -1, best_use = when;
+  for (int i = 0; i < s->slots; i++) {
+    struct wslot *w = &s->slot[i];
+    int64_t n = s->units.unit[unit].n;
+    if (w->pins || w->room < n || w->room > n + n / 4) continue;
+    int use = w->unit < 0 || !s->u[w->unit].valid ? s->visits + 2 : next_use (s, w->unit, s->at);
+    if (use > best_use) best = i, best_use = use;
+  }
+  return best;
+}
+
+/* Bring UNIT's weights into a slot for the use at visit WHEN; false if no slot may be taken yet. */
+static bool bring (struct shard *s, int unit, int when)
+{
+  struct ushard *u = &s->u[unit];
+  const struct unit *un = &s->units.unit[unit];
+  if (s->alias || u->valid) return true;
+  if (u->slot < 0 || s->slot[u->slot].unit != unit) {
+    int i = find_slot (s, unit, when);
+    if (i < 0) return false;
+    if (s->slot[i].unit >= 0) s->u[s->slot[i].unit].slot = -1, s->u[s->slot[i].unit].valid = s->u[s->slot[i].unit].cast = false;
+    s->slot[i].unit = unit;
+    u->slot = i;
+    u->cast = false;
+  }
+  struct wslot *w = &s->slot[u->slot];
+  struct chan *c = &s->ch->c[GROUP_SHARD];
+  struct queue *q = c->g ? c->q : s->ch->q;
+  chan_after (s->ch, GROUP_SHARD);
+  if (!u->cast)
+    dev_op (s->d, q, OP_AXPBY, axpby, .y = at_elem (w->mem, un->shard * s->units.shard_rank, s->t), .x = u->master, .n = un->shard, .yt = s->t, .xt = DT_F32, .alpha = 1);
+  if (c->g) {
+    chan_gather (s->ch, GROUP_SHARD, NULL, w->mem, un->shard, s->t);
+    s->d->ops->record (s->d, c->q, w->ready);
+    w->held = true;
+  }
+  u->cast = u->valid = true;
+  return true;
+}
+
+static const void *whole (const struct shard *s, int unit) { return s->alias ? (const void *) s->u[unit].master : s->slot[s->u[unit].slot].mem; }
+
+/* Addresses of BLOCK's parameters in a buffer of UNIT. */
+static void addresses (const struct shard *s, int unit, int64_t block, const void *base, enum dtype t, const void *out[P_N])
+{
+  const struct unit *un = &s->units.unit[unit];
+  for (int i = 0; i < un->slots; i++)
+    if (un->slot[i].block == block) out[un->slot[i].id] = at_elem (base, un->slot[i].off, t);
+}
+
+void shard_use (struct shard *s, int unit, int64_t block, struct weights *w)
+{
+  must (s->at < s->visits && s->visit[s->at] == unit, "use %d of the step is not of unit %d", s->at, unit);
+  must (bring (s, unit, s->at), "no room for the weights of unit %d", unit);
+  s->at++;
+  struct wslot *slot = s->alias ? NULL : &s->slot[s->u[unit].slot];
+  if (slot) slot->pins++;
+  for (int64_t k = 0; k < s->c->sharding.prefetch && s->at + k < s->visits; k++)
+    if (!bring (s, s->visit[s->at + k], s->at + (int) k)) break;
+  if (slot && slot->held) {
+    s->d->ops->wait (s->d, s->ch->q, slot->ready);
+    slot->held = false;
+  }
+  addresses (s, unit, block, whole (s, unit), s->t, w->w);
+}
+
+void shard_done (struct shard *s, int unit, bool backward)
+{
+  if (s->alias) return;
+  s->slot[s->u[unit].slot].pins--;
+  if (backward && s->c->sharding.reshard == RESHARD_BACKWARD && s->shards > 1) s->u[unit].valid = s->u[unit].cast = false;
+}
+
+/* ---- gradients ---- */
+
+/* A buffer of the pool: the one whose reduction began longest ago (they are taken in turn). */
+static void take_gbuf (struct shard *s, int unit)
+{
+  int64_t n = s->units.unit[unit].n;
+  for (int i = 0; i < s->gbufs; i++) {
+    struct gbuf *g = &s->gbuf[i];
+    if (g->unit >= 0 || g->room < n || g->room > n + n / 4) continue;
+    s->d->ops->wait (s->d, s->ch->q, g->done);
+    g->unit = unit;
+    s->u[unit].gbuf = i;
+    return;
+  }
+  die ("no buffer for the gradient of unit %d", unit);
+}
+
+void shard_grads (struct shard *s, int unit, int64_t block, struct weights *w)
+{
+  struct ushard *u = &s->u[unit];
+  const struct unit *un = &s->units.unit[unit];
+  const void *g[P_N] = { 0 };
+  if (!u->full && u->gbuf < 0) take_gbuf (s, unit);
+  addresses (s, unit, block, u->full ? u->full : s->gbuf[u->gbuf].mem, s->gt, g);
+  for (int i = 0; i < un->slots; i++) {
+    enum pid id = un->slot[i].id;
+    if (un->slot[i].block != block) continue;
+    w->g[id] = (void *) g[id];
+    w->beta[id] = (u->full && u->touched) || u->seen[i] ? 1 : 0;
+    u->seen[i] = true;
+  }
+}
+
+/* Over the replicas, and over the two stages that hold a tied embedding; each on its own queue, after the one before. */
+static void reduce_further (struct shard *s, int unit, struct queue *after)
+{
+  static const enum group_kind hop[] = { GROUP_REP, GROUP_TIED };
+  bool tied = s->tied_here && s->units.unit[unit].slots == 1 && s->units.unit[unit].slot[0].id == P_EMBED;
+  for (int i = 0; i < LEN (hop); i++) {
+    struct chan *c = &s->ch->c[hop[i]];
+    if (!c->g || (hop[i] == GROUP_TIED && !tied)) continue;
+    s->d->ops->record (s->d, after, s->hop);
+    s->d->ops->wait (s->d, c->q, s->hop);
+    chan_reduce (s->ch, hop[i], s->u[unit].grad, s->units.unit[unit].shard, s->c->sharding.reduce_dtype, s->gt, false);
+    after = c->q;
+  }
+}
+
+void shard_reduce (struct shard *s, int unit, bool last)
+{
+  struct ushard *u = &s->u[unit];
+  const struct unit *un = &s->units.unit[unit];
+  struct chan *c = &s->ch->c[GROUP_SHARD];
+  u->touched++;
+  memset (u->seen, 0, (size_t) un->slots);
+  if (c->g && (!u->full || last)) {
+    const void *in = u->full ? u->full : s->gbuf[u->gbuf].mem;
+    chan_scatter (s->ch, GROUP_SHARD, in, u->grad, un->shard, s->c->sharding.reduce_dtype, s->gt, s->gt, !u->full && u->reduced ? 1 : 0);
+    u->reduced++;
+    if (!u->full) {
+      struct gbuf *g = &s->gbuf[u->gbuf];
+      s->d->ops->record (s->d, c->q, g->done);
+      /* to the end of the line, so that the buffers are used in turn */
+      struct gbuf used = *g;
+      int k = u->gbuf;
+      used.unit = -1;
+      u->gbuf = -1;
+      for (; k + 1 < s->gbufs && s->gbuf[k + 1].room == used.room; k++) {
+        s->gbuf[k] = s->gbuf[k + 1];
+        if (s->gbuf[k].unit >= 0) s->u[s->gbuf[k].unit].gbuf = k;
+      }
+      s->gbuf[k] = used;
+    }
+  }
+  if (last) reduce_further (s, unit, c->g ? c->q : s->ch->q);
+}
+
+/* ---- the end of a step ---- */
+
+/* Sum of my ranges over a group, packed into one message. */
+static void sum_packed (struct shard *s, enum group_kind k, const struct range *r, int n, int64_t total)
+{
+  int64_t at = 0, es = dtype_size (s->gt);
+  if (!total || !s->ch->c[k].g) return;
+  for (int i = 0; i < n; at += r[i].hi - r[i].lo, i++)
+    dev_op (s->d, s->ch->q, OP_COPY, copy, .dst = at_elem (s->pack, at, s->gt), .src = at_elem (s->u[r[i].unit].grad, r[i].lo, s->gt), .bytes = (r[i].hi - r[i].lo) * es);
+  chan_reduce (s->ch, k, s->pack, total, s->gt, s->gt, false);
+  chan_wait (s->ch, k);
+  at = 0;
+  for (int i = 0; i < n; at += r[i].hi - r[i].lo, i++)
+    dev_op (s->d, s->ch->q, OP_COPY, copy, .dst = at_elem (s->u[r[i].unit].grad, r[i].lo, s->gt), .src = at_elem (s->pack, at, s->gt), .bytes = (r[i].hi - r[i].lo) * es);
+}
+
+void shard_norms (struct shard *s)
+{
+  static const enum group_kind all[] = { GROUP_SHARD, GROUP_REP, GROUP_TIED };
+  for (int i = 0; i < LEN (all); i++) chan_wait (s->ch, all[i]);
+  sum_packed (s, GROUP_TP, s->tp_sum, s->tp_sums, s->tp_n);
+  sum_packed (s, GROUP_KV, s->kv_sum, s->kv_sums, s->kv_n);
+  for (int i = 0; i < s->segs; i++) {
+    const struct seg *g = &s->seg[i];
+    dev_op (s->d, s->ch->q, OP_SUMSQ, sumsq, .x = at_elem (s->u[g->unit].grad, g->lo, s->gt), .n = g->hi - g->lo, .t = s->gt, .weight = g->count ? 1 : 0,
+            .acc = &s->vars->sumsq);
+  }
+  if (s->ch->c[GROUP_WORLD].g) chan_reduce (s->ch, GROUP_WORLD, &s->vars->sumsq, 4, DT_F64, DT_F64, false);
+  chan_wait (s->ch, GROUP_WORLD);
+  dev_op (s->d, s->ch->q, OP_STEP_VARS, step_vars, .vars = s->vars, .beta1 = s->c->optimizer.beta1, .beta2 = s->c->optimizer.beta2);
+}
+
+void shard_optimize (struct shard *s)
+{
+  bool direct = !s->alias && s->slots == s->units.count && s->c->sharding.reshard != RESHARD_BACKWARD;   /* each unit keeps its slot: write the new weights there */
+  for (int i = 0; i < s->segs; i++) {
+    const struct seg *g = &s->seg[i];
+    struct ushard *u = &s->u[g->unit];
+    bool here = direct && u->slot >= 0 && u->cast;
+    void *w = here ? at_elem (s->slot[u->slot].mem, s->units.unit[g->unit].shard * s->units.shard_rank + g->lo, s->t) : NULL;
+    dev_op (s->d, s->ch->q, OP_ADAMW, adamw, .n = g->hi - g->lo, .master = u->master + g->lo, .m = u->m + g->lo, .v = u->v + g->lo,
+            .grad = at_elem (u->grad, g->lo, s->gt), .weight = w, .vars = s->vars, .beta1 = s->c->optimizer.beta1, .beta2 = s->c->optimizer.beta2,
+            .eps = s->c->optimizer.eps, .decay = g->decay ? s->c->optimizer.weight_decay : 0, .gt = s->gt, .wt = s->t);
+  }
+  for (int i = 0; i < s->units.count; i++) {
+    struct ushard *u = &s->u[i];
+    u->touched = u->reduced = 0;
+    if (!s->alias && s->ch->c[GROUP_SHARD].g) u->valid = false;
+    else if (!s->alias) u->valid = direct && u->cast;
+    if (!direct) u->cast = false;
+  }
+}

@@ -1,0 +1,84 @@
+/* shard: the state of a rank's units and the traffic over dp.
+
+   Each rank owns one part of each flat unit: fp32 master weights, two moments and a gradient. Whole weights exist in *slots*, filled by a gather (a cast of
+   my master into my place, then an in-place all-gather) and reused when no coming use needs them sooner than another's: the uses of a step are known before it
+   starts (visits), so the slots are a cache with perfect foresight. The strategies differ in two numbers only:
+
+     strategy        slots            gradients
+     NO_SHARD        one a unit       whole, reduced once a step (shard group of one, replicas over dp)
+     SHARD_OPT       one a unit       whole, reduced once a step
+     SHARD_GRAD_OP   one a unit       a pool of two, reduced each micro-batch into my part
+     FULL_SHARD      1 + prefetch     the same
+     HYBRID_SHARD    1 + prefetch     the same, then summed over replicas once a step
+
+   sharding.reshard `step` gives FULL_SHARD a slot a unit too, `backward` lets a unit go after each backward. In fp32 with a shard group of one the master is the weight. */
+#ifndef SHARD_H
+#define SHARD_H
+#include "chan.h"
+#include "layer.h"
+#include "unit.h"
+
+struct wslot { void *mem; int64_t room; int unit; int pins; bool held; struct event *ready; };   /* held: gathered and not yet seen by the compute queue */
+struct gbuf  { void *mem; int64_t room; int unit; struct event *done; };
+
+struct ushard {               /* my part of a unit */
+  float *master, *m, *v;      /* [shard] */
+  void  *grad;                /* [shard], type gt; inside full where there is one */
+  void  *full;                /* [n], type gt: persistent whole gradient, or NULL (pool) */
+  int    slot, gbuf;          /* where it is now, -1 */
+  bool   valid, cast;         /* slot holds today's weights; my place in the slot is up to date */
+  int    touched, reduced;    /* this step: backwards done, reductions done */
+  bool  *seen;                /* [slots] this micro-batch has written this parameter's gradient (a tied embedding is written twice) */
+};
+
+struct range { int unit; int64_t lo, hi; };                     /* of my parts, shard indices */
+struct seg   { int unit; int64_t lo, hi; bool decay, count; };  /* count: counted in the gradient norm by this rank */
+
+struct shard {
+  struct dev *d;
+  struct chans *ch;
+  struct units units;
+  const struct conf *c;
+  enum dtype t, gt;
+  int shards, replicas, replica;
+  bool whole_grads;           /* reduced once a step */
+  bool alias;                 /* the master is the weight */
+  struct ushard *u;           /* [units.count] */
+  struct wslot *slot; int slots;
+  struct gbuf *gbuf; int gbufs;
+  struct event *hop;
+  int *visit, visits, at;     /* unit of each use of the step; next */
+  struct range *tp_sum, *kv_sum; int tp_sums, kv_sums; int64_t tp_n, kv_n; void *pack;
+  struct seg *seg; int segs;
+  struct step_vars *vars;     /* device */
+  bool tied_here;             /* this stage and another hold the embedding */
+};
+
+/* Pure part: units, segments, how many slots. 0 or -1 with the sentence. */
+struct shard_place { int tp, tp_rank, pp, stage, chunks, shards, shard_rank, replicas, replica; };
+int  shard_make (struct shard *s, const struct conf *c, const struct shard_place *p, struct dev *d, struct err *e);
+void shard_layout (struct shard *s, struct arenas *A);
+void shard_open (struct shard *s, struct chans *ch);     /* events; after the arenas are reserved */
+void shard_free (struct shard *s);
+
+/* Initial weights on the device, the moments zero: the same numbers on every mesh. */
+void shard_init (struct shard *s);
+/* Forget gathered weights (after init, load, optimizer). */
+void shard_stale (struct shard *s);
+
+/* The uses to come, in order: copied. */
+void shard_visits (struct shard *s, const int *unit, int n);
+/* Take the next use: its weights are gathered (waited for by the compute queue), those of the next ones are on their way. Fills w for BLOCK's parameters of this unit. */
+void shard_use (struct shard *s, int unit, int64_t block, struct weights *w);
+/* This use is over; backward: of a backward (reshard: backward lets go here). */
+void shard_done (struct shard *s, int unit, bool backward);
+/* Gradient buffer for a backward of BLOCK in UNIT: fills w->g and w->beta. Opens the unit's buffer if it is not open. */
+void shard_grads (struct shard *s, int unit, int64_t block, struct weights *w);
+/* The unit's gradient of this micro-batch is complete; last: of this step. Starts its reduction. */
+void shard_reduce (struct shard *s, int unit, bool last);
+
+/* After all reductions: sums over tp of what tp replicates, sums of squares into vars; collective over tp and world. */
+void shard_norms (struct shard *s);
+/* Optimizer on my parts under vars. */
+void shard_optimize (struct shard *s);
+#endif

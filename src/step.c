@@ -1,0 +1,543 @@
+#include "step.h"
+#include <math.h>
+#include <string.h>
+
+#define RING LEN (((struct ring *) 0)->mem)
+
+/* ---- plan ---- */
+
+static int virtual_stage (const struct step *s, int chunk) { return chunk * s->pp + s->stage; }
+static bool has_head (const struct step *s, int chunk) { return virtual_stage (s, chunk) == s->pp * s->chunks - 1; }
+static bool has_embed (const struct step *s, int chunk) { return virtual_stage (s, chunk) == 0; }
+
+/* Micro-batches of CHUNK whose activations live at once: from the first action that writes them (RECV_F or F) to the last that reads them. */
+static int slots_needed (const struct sched *sc, int stage, int chunk, bool split)
+{
+  int first = 0, last = -1, most = 1;   /* [first, last] live */
+  for (int i = 0; i < sc->count[stage]; i++) {
+    const struct action *a = &sc->act[stage][i];
+    if (a->chunk != chunk) continue;
+    if (a->kind == ACT_F || a->kind == ACT_RECV_F) last = MAX (last, a->mb);
+    if (a->kind == ACT_B || a->kind == (split ? ACT_B_WEIGHT : ACT_B)) first = MAX (first, a->mb + 1);
+    most = MAX (most, last - first + 1);
+  }
+  return most;
+}
+
+static enum recompute layer_mode (const struct conf *c, int64_t layer)
+{
+  return (layer - 1) % MAX (1, c->recompute.every) == 0 ? c->recompute.mode : RECOMPUTE_NONE;
+}
+
+static void layout_chunk (struct step *s, struct chunk *k, int index)
+{
+  const struct geom *g = &s->b.g;
+  for (int i = 0; i < k->slots; i++) {
+    struct batch *in = &k->in[i];
+    in->ids = arena_tensor (&s->A, MEM_ACT, g->n, DT_I32);
+    in->target = arena_tensor (&s->A, MEM_ACT, g->n, DT_I32);
+    in->doc = s->c->data.document_mask ? arena_tensor (&s->A, MEM_ACT, g->n, DT_I32) : NULL;
+    in->pos = s->c->data.document_mask ? arena_tensor (&s->A, MEM_ACT, g->n, DT_I32) : NULL;
+    int64_t l0 = MAX (k->first, 1);
+    for (int l = 0; l < k->layers; l++) layer_layout (&s->b, &k->acts[i * k->layers + l], &s->A, layer_mode (s->c, l0 + l), s->split);
+    k->x[i] = has_head (s, index) ? arena_tensor (&s->A, MEM_ACT, g->nt * g->dim, g->t) : NULL;
+  }
+}
+
+/* Runs twice (arena.h). */
+static void layout (struct step *s, const int n[GROUP_N])
+{
+  const struct geom *g = &s->b.g;
+  bool embed = false, head = false;
+  for (int k = 0; k < s->chunks; k++) embed |= has_embed (s, k), head |= has_head (s, k);
+  shard_layout (&s->sh, &s->A);
+  blocks_layout (&s->b, &s->A, s->c->recompute.mode, embed, head, s->split);
+  for (int k = 0; k < s->chunks; k++) layout_chunk (s, &s->chunk[k], k);
+  for (int i = 0; i < RING; i++) {
+    s->out_f.mem[i] = s->pp > 1 ? arena_tensor (&s->A, MEM_COMM, g->nt * g->dim, g->t) : NULL;
+    s->out_b.mem[i] = s->pp > 1 || i == 0 ? arena_tensor (&s->A, s->pp > 1 ? MEM_COMM : MEM_WORK, g->nt * g->dim, g->t) : s->out_b.mem[0];
+  }
+  chans_layout (&s->ch, &s->A, n);
+  s->queue_work = arena_take (&s->A, MEM_WORK, SPACE_DEVICE, s->d->ops->limits->queue_work);
+  s->rope = arena_tensor (&s->A, MEM_WORK, g->seq * g->head_dim, DT_F32);
+  s->host_in = arena_take (&s->A, MEM_STAGE, SPACE_PINNED, 2 * sizeof (double));
+  s->host_out = arena_take (&s->A, MEM_STAGE, SPACE_PINNED, sizeof *s->host_out);
+}
+
+static int check_shape (const struct step *s, struct err *e)
+{
+  const struct conf *c = s->c;
+  int64_t tokens = c->train.micro_batch * c->train.seq_len;
+  if (arch_check_tp (&c->arch, s->tp, e)) return -1;
+  if (tokens % s->tp)
+    return user_err (e, "train.micro_batch %lld x train.seq_len %lld = %lld tokens are not a multiple of mesh.tp %d, which cuts them", (long long) c->train.micro_batch,
+                     (long long) c->train.seq_len, (long long) tokens, s->tp);
+  if (c->train.global_batch % (c->train.micro_batch * s->dp))
+    return user_err (e, "train.global_batch %lld is not a multiple of train.micro_batch %lld x dp %d = %lld", (long long) c->train.global_batch,
+                     (long long) c->train.micro_batch, s->dp, (long long) (c->train.micro_batch * s->dp));
+  if (s->split && c->recompute.mode == RECOMPUTE_FULL)
+    return user_err (e, "recompute.mode full does not go with pipeline.schedule zbh1, whose backward by weight comes later: take selective or none");
+  if (c->sharding.cpu_offload != OFFLOAD_NONE) return user_err (e, "sharding.cpu_offload is not offered on this device yet: leave it at none");
+  return 0;
+}
+
+static void place (struct step *s, const struct mesh *m, struct shard_place *p)
+{
+  int member[m->size], me;
+  *p = (struct shard_place) { .tp = s->tp, .tp_rank = s->tp_rank, .pp = s->pp, .stage = s->stage, .chunks = s->chunks };
+  p->shards = mesh_group (&m->shape, m->rank, GROUP_SHARD, member, &me);
+  p->shard_rank = me;
+  p->replicas = mesh_group (&m->shape, m->rank, GROUP_REP, member, &me);
+  p->replica = me;
+}
+
+static int make_chunks (struct step *s)
+{
+  s->chunk = xalloc ((size_t) s->chunks * sizeof *s->chunk, "chunks");
+  for (int k = 0; k < s->chunks; k++) {
+    struct chunk *c = &s->chunk[k];
+    c->first = s->sh.units.first[k];
+    c->last = s->sh.units.last[k];
+    c->layers = (int) (c->last - c->first) - has_embed (s, k) - has_head (s, k);
+    c->slots = MAX (slots_needed (&s->train, s->stage, k, s->split), slots_needed (&s->eval, s->stage, k, false) > 1 ? 2 : 1);
+    c->in = xalloc ((size_t) c->slots * sizeof *c->in, "chunks");
+    c->acts = xalloc ((size_t) MAX (1, c->slots * c->layers) * sizeof *c->acts, "chunks");
+    c->x = xalloc ((size_t) c->slots * sizeof *c->x, "chunks");
+    c->got = xalloc ((size_t) c->slots * sizeof *c->got, "chunks");
+  }
+  return 0;
+}
+
+int step_plan (struct step *s, const struct conf *c, const struct mesh *m, struct dev *d, struct err *e)
+{
+  memset (s, 0, sizeof *s);
+  s->c = c;
+  s->d = d;
+  s->tp = m->shape.dim[AXIS_TP];
+  s->tp_rank = m->coord[AXIS_TP];
+  s->pp = m->shape.dim[AXIS_PP];
+  s->stage = m->coord[AXIS_PP];
+  s->dp = m->shape.dim[AXIS_DP_SHARD] * m->shape.dim[AXIS_DP_REPLICATE];
+  s->dp_rank = m->coord[AXIS_DP_REPLICATE] * m->shape.dim[AXIS_DP_SHARD] + m->coord[AXIS_DP_SHARD];
+  s->chunks = c->pipeline.schedule == SCHED_INTERLEAVED ? (int) c->pipeline.chunks : 1;
+  s->split = c->pipeline.schedule == SCHED_ZBH1 && s->pp > 1;
+  if (check_shape (s, e)) return -1;
+  s->mbs = (int) (c->train.global_batch / (c->train.micro_batch * s->dp));
+  int kind = s->pp == 1 && c->pipeline.schedule != SCHED_GPIPE ? SCHED_1F1B : (int) c->pipeline.schedule;
+  if (s->pp == 1) s->chunks = 1;
+  if (sched_make (&s->train, kind, s->pp, s->chunks, s->mbs, false, e) || sched_make (&s->eval, kind, s->pp, s->chunks, s->mbs, true, e)) return -1;
+
+  struct shard_place p;
+  place (s, m, &p);
+  if (shard_make (&s->sh, c, &p, d, e)) return -1;
+  geom_make (&s->b.g, c, s->tp, s->tp_rank);
+  s->b.d = d;
+  s->b.a = &c->arch;
+  make_chunks (s);
+  s->slot_f = xalloc ((size_t) (s->chunks * s->mbs) * sizeof (int), "schedule");
+  s->slot_b = xalloc ((size_t) (s->chunks * s->mbs) * sizeof (int), "schedule");
+
+  int n[GROUP_N], member[m->size], me;
+  for (int k = 0; k < GROUP_N; k++) n[k] = mesh_group (&m->shape, m->rank, k, member, &me);
+  if (!s->sh.tied_here) n[GROUP_TIED] = 1;
+  arenas_init (&s->A, d);
+  layout (s, n);
+  if (arenas_reserve (&s->A, e)) return -1;
+  layout (s, n);
+  return 0;
+}
+
+/* ---- start ---- */
+
+struct spec_ctx { const struct mesh *m; const struct step *s; int *member; };
+static void spec (void *ctx, enum group_kind k, struct group_spec *out)
+{
+  struct spec_ctx *x = ctx;
+  mesh_spec (x->m, k, out, x->member);
+  if (k == GROUP_TIED && !x->s->sh.tied_here) out->n = 1;
+}
+
+/* cos | sin of each position in fp64, rounded once; low frequencies stretched as Llama 3.1 does (Hugging Face's _compute_llama3_parameters). */
+static void rope_table (struct step *s)
+{
+  const struct arch *a = &s->c->arch;
+  int64_t half = a->head_dim / 2, n = s->b.g.seq;
+  float *t = xalloc ((size_t) (n * a->head_dim) * sizeof *t, "rope table");
+  for (int64_t i = 0; i < half; i++) {
+    double f = pow (a->rope_theta, -2.0 * (double) i / (double) a->head_dim);
+    if (a->rope_scaling.factor > 0) {
+      double wave = 2 * 3.14159265358979323846 / f, old = (double) a->rope_scaling.original;
+      double low = a->rope_scaling.low, high = a->rope_scaling.high;
+      if (wave > old / low) f /= a->rope_scaling.factor;
+      else if (wave >= old / high) {
+        double smooth = (old / wave - low) / (high - low);
+        f = (1 - smooth) * f / a->rope_scaling.factor + smooth * f;
+      }
+    }
+    for (int64_t p = 0; p < n; p++) {
+      t[p * a->head_dim + i] = (float) cos ((double) p * f);
+      t[p * a->head_dim + half + i] = (float) sin ((double) p * f);
+    }
+  }
+  dev_put (s->d, s->q, s->rope, t, n * a->head_dim * 4);
+  xfree (t);
+}
+
+void step_start (struct step *s, const struct mesh *m)
+{
+  const struct dev_ops *o = s->d->ops;
+  int member[m->size];
+  struct spec_ctx x = { m, s, member };
+  s->q = o->queue_open (s->d, QUEUE_COMPUTE, "compute", s->queue_work, o->limits->queue_work);
+  chans_open (&s->ch, s->d, s->q, s->c->run.overlap, spec, &x);
+  shard_open (&s->sh, &s->ch);
+  s->b.q = s->q;
+  s->b.ch = &s->ch;
+  s->b.rope = s->rope;
+  s->end = o->event_open (s->d);
+  for (int i = 0; i < RING; i++) {
+    struct ring *r[] = { &s->out_f, &s->out_b };
+    for (int j = 0; j < 2; j++) r[j]->sent[i] = o->event_open (s->d), r[j]->got[i] = o->event_open (s->d);
+  }
+  for (int k = 0; k < s->chunks; k++)
+    for (int i = 0; i < s->chunk[k].slots; i++) s->chunk[k].got[i] = o->event_open (s->d);
+  rope_table (s);
+  dev_op (s->d, s->q, OP_ZERO, zero, .dst = s->sh.vars, .bytes = sizeof *s->sh.vars);
+  step_set_updates (s, 0);
+}
+
+void step_close (struct step *s)
+{
+  const struct dev_ops *o = s->d->ops;
+  if (s->q) {
+    o->drain (s->d);
+    for (int k = 0; k < s->chunks; k++)
+      for (int i = 0; i < s->chunk[k].slots; i++) o->event_close (s->d, s->chunk[k].got[i]);
+    for (int i = 0; i < RING; i++) {
+      struct ring *r[] = { &s->out_f, &s->out_b };
+      for (int j = 0; j < 2; j++) o->event_close (s->d, r[j]->sent[i]), o->event_close (s->d, r[j]->got[i]);
+    }
+    o->event_close (s->d, s->end);
+  }
+  shard_free (&s->sh);
+  if (s->q) {
+    chans_close (&s->ch);
+    o->queue_close (s->d, s->q);
+  }
+  for (int k = 0; s->chunk && k < s->chunks; k++) {
+    xfree (s->chunk[k].in);
+    xfree (s->chunk[k].acts);
+    xfree (s->chunk[k].x);
+    xfree (s->chunk[k].got);
+  }
+  xfree (s->chunk);
+  xfree (s->slot_f);
+  xfree (s->slot_b);
+  sched_free (&s->train);
+  sched_free (&s->eval);
+  arenas_release (&s->A);
+  memset (s, 0, sizeof *s);
+}
+
+/* ---- the interpreter ---- */
+
+static int unit_of (const struct step *s, int64_t block, int chunk)
+{
+  for (int i = 0; i < s->sh.units.count; i++) {
+    const struct unit *u = &s->sh.units.unit[i];
+    if (s->sh.units.chunk_of[i] == chunk && !u->copy && block >= u->block0 && block < u->block0 + u->blocks) return i;
+  }
+  die ("block %lld is not on stage %d", (long long) block, s->stage);
+}
+
+/* The unit that holds the head's matrix when it is the embedding's, else -1. */
+static int tied_unit (const struct step *s)
+{
+  int unit = -1;
+  if (s->c->arch.tied) units_find (&s->sh.units, 0, P_EMBED, &unit);
+  return unit;
+}
+
+/* One use of BLOCK's weights: all units that it touches. backward with grads: also its gradient buffers. */
+static void use (struct step *s, int chunk, int64_t block, struct weights *w, bool grads)
+{
+  memset (w, 0, sizeof *w);
+  int unit = unit_of (s, block, chunk);
+  bool tied = block == s->c->arch.layers + 1 && s->c->arch.tied;
+  shard_use (&s->sh, unit, block, w);
+  if (grads) shard_grads (&s->sh, unit, block, w);
+  if (!tied) return;
+  struct weights e = { 0 };
+  shard_use (&s->sh, tied_unit (s), 0, &e);
+  w->w[P_HEAD] = e.w[P_EMBED];
+  if (!grads) return;
+  shard_grads (&s->sh, tied_unit (s), 0, &e);
+  w->g[P_HEAD] = e.g[P_EMBED];
+  w->beta[P_HEAD] = e.beta[P_EMBED];
+}
+
+static void done (struct step *s, int chunk, int64_t block, bool backward)
+{
+  shard_done (&s->sh, unit_of (s, block, chunk), backward);
+  if (block == s->c->arch.layers + 1 && s->c->arch.tied) shard_done (&s->sh, tied_unit (s), backward);
+}
+
+/* After a backward of BLOCK: units whose first block this is are complete. */
+static void complete (struct step *s, int chunk, int64_t block, bool last)
+{
+  int unit = unit_of (s, block, chunk), tied = tied_unit (s);
+  if (block == s->c->arch.layers + 1 && tied >= 0 && s->sh.units.unit[tied].copy) shard_reduce (&s->sh, tied, last);
+  if (s->sh.units.unit[unit].block0 == block || (s->sh.units.unit[unit].block0 < s->chunk[chunk].first && block == s->chunk[chunk].first))
+    shard_reduce (&s->sh, unit, last);
+}
+
+/* Which blocks an action uses, in order: forward up, backward down; in training the head waits for its backward, the embedding's backward needs no weights but has gradients. */
+static int visit_block (const struct step *s, int64_t block, int chunk, int *out)
+{
+  int n = 0;
+  out[n++] = unit_of (s, block, chunk);
+  if (block == s->c->arch.layers + 1 && s->c->arch.tied) out[n++] = tied_unit (s);
+  return n;
+}
+
+static bool uses_block (const struct step *s, int kind, int64_t block, bool train)
+{
+  bool head = block == s->c->arch.layers + 1, embed = block == 0;
+  if (kind == ACT_F) return !(head && train);
+  if (kind == ACT_B_WEIGHT) return !head && !embed;
+  return true;
+}
+
+static void plan_visits (struct step *s, const struct sched *sc)
+{
+  int room = 16, n = 0, *v = xalloc ((size_t) room * sizeof (int), "visits");
+  for (int i = 0; i < sc->count[s->stage]; i++) {
+    const struct action *a = &sc->act[s->stage][i];
+    bool up = a->kind == ACT_F, down = a->kind == ACT_B || a->kind == ACT_B_INPUT || a->kind == ACT_B_WEIGHT;
+    if (!up && !down) continue;
+    const struct chunk *k = &s->chunk[a->chunk];
+    for (int64_t j = 0; j < k->last - k->first; j++) {
+      int64_t block = up ? k->first + j : k->last - 1 - j;
+      if (!uses_block (s, a->kind, block, !sc->forward_only)) continue;
+      if (n + 2 > room) v = xrealloc (v, (size_t) (room *= 2) * sizeof (int), "visits");
+      n += visit_block (s, block, a->chunk, v + n);
+    }
+  }
+  shard_visits (&s->sh, v, n);
+  xfree (v);
+}
+
+static void load_batch (struct step *s, const struct batch *in, const struct host_batch *h)
+{
+  int32_t *const dst[] = { in->ids, in->target, in->doc, in->pos };
+  const int32_t *const src[] = { h->ids, h->target, h->doc, h->pos };
+  for (int i = 0; i < 4; i++)
+    if (dst[i]) dev_op (s->d, s->q, OP_COPY, copy, .dst = dst[i], .src = src[i], .bytes = s->b.g.n * 4);
+}
+
+static struct layer_acts *acts (struct chunk *k, int mb, int layer) { return &k->acts[(mb % k->slots) * k->layers + layer]; }
+/* Input of a chunk: the first layer's x, or where the chunk has no layer the head's. */
+static void *chunk_input (struct chunk *k, int mb) { return k->layers ? acts (k, mb, 0)->x : k->x[mb % k->slots]; }
+
+static int ring_take (struct step *s, struct ring *r, struct queue *q)
+{
+  int i = r->next;
+  r->next = (i + 1) % RING;
+  s->d->ops->wait (s->d, q, r->sent[i]);   /* its last send has left */
+  return i;
+}
+
+/* The chunk's output h + m: to the head's input, or into a buffer for the next stage. */
+static void finish_forward (struct step *s, int chunk, int mb, const void *h)
+{
+  struct chunk *k = &s->chunk[chunk];
+  const struct geom *g = &s->b.g;
+  void *out = k->x[mb % k->slots];
+  if (!has_head (s, chunk)) {
+    int i = ring_take (s, &s->out_f, s->q);
+    s->slot_f[chunk * s->mbs + mb] = i;
+    out = s->out_f.mem[i];
+  }
+  if (out == h) return;
+  dev_op (s->d, s->q, OP_COPY, copy, .dst = out, .src = h, .bytes = g->nt * g->dim * dtype_size (g->t));
+  if (k->layers) dev_op (s->d, s->q, OP_AXPBY, axpby, .y = out, .x = s->b.m, .n = g->nt * g->dim, .yt = g->t, .xt = g->t, .alpha = 1, .beta = 1);
+}
+
+static void act_forward (struct step *s, const struct action *a, const struct host_batch *batch, bool train)
+{
+  struct chunk *k = &s->chunk[a->chunk];
+  struct batch *in = &k->in[a->mb % k->slots];
+  struct weights w;
+  load_batch (s, in, &batch[a->mb]);
+  if (has_embed (s, a->chunk)) {
+    use (s, a->chunk, 0, &w, false);
+    embed_forward (&s->b, &w, in, chunk_input (k, a->mb));
+    done (s, a->chunk, 0, false);
+  } else s->d->ops->wait (s->d, s->q, k->got[a->mb % k->slots]);
+
+  const void *h = chunk_input (k, a->mb), *m = NULL;
+  int64_t l0 = MAX (k->first, 1);
+  for (int l = 0; l < k->layers; l++) {
+    use (s, a->chunk, l0 + l, &w, false);
+    layer_forward (&s->b, acts (k, a->mb, l), &w, in, h, m);
+    h = layer_h (&s->b, acts (k, a->mb, l));
+    m = s->b.m;
+    done (s, a->chunk, l0 + l, false);
+  }
+  finish_forward (s, a->chunk, a->mb, h);
+  if (train || !has_head (s, a->chunk)) return;
+  int64_t head = s->c->arch.layers + 1;
+  use (s, a->chunk, head, &w, false);
+  head_loss (&s->b, &w, in, k->x[a->mb % k->slots], NULL, s->tp_rank == 0 ? &s->sh.vars->loss : NULL, false);
+  done (s, a->chunk, head, false);
+}
+
+/* Backward of the head into a gradient buffer, or the one that was received. */
+static void *backward_begin (struct step *s, const struct action *a, struct batch *in, bool last)
+{
+  struct chunk *k = &s->chunk[a->chunk];
+  int at = a->chunk * s->mbs + a->mb;
+  if (!has_head (s, a->chunk)) {
+    s->d->ops->wait (s->d, s->q, s->out_b.got[s->slot_b[at]]);
+    return s->out_b.mem[s->slot_b[at]];
+  }
+  struct weights w;
+  int64_t head = s->c->arch.layers + 1;
+  s->slot_b[at] = ring_take (s, &s->out_b, s->q);
+  void *d = s->out_b.mem[s->slot_b[at]];
+  use (s, a->chunk, head, &w, true);
+  head_loss (&s->b, &w, in, k->x[a->mb % k->slots], d, s->tp_rank == 0 ? &s->sh.vars->loss : NULL, true);
+  done (s, a->chunk, head, true);
+  complete (s, a->chunk, head, last);
+  return d;
+}
+
+static void act_backward (struct step *s, const struct action *a, enum part_of part)
+{
+  struct chunk *k = &s->chunk[a->chunk];
+  struct batch *in = &k->in[a->mb % k->slots];
+  struct weights w;
+  bool last = a->mb == s->mbs - 1;
+  void *d = part & PART_INPUT ? backward_begin (s, a, in, last) : NULL;
+  int64_t l0 = MAX (k->first, 1);
+  for (int l = k->layers - 1; l >= 0; l--) {
+    use (s, a->chunk, l0 + l, &w, part & PART_WEIGHT);
+    layer_backward (&s->b, acts (k, a->mb, l), &w, in, d, layer_mode (s->c, l0 + l), part);
+    done (s, a->chunk, l0 + l, true);
+    if (part & PART_WEIGHT) complete (s, a->chunk, l0 + l, last);
+  }
+  if (has_embed (s, a->chunk) && (part & PART_INPUT)) {
+    use (s, a->chunk, 0, &w, true);
+    embed_backward (&s->b, &w, in, d);
+    done (s, a->chunk, 0, true);
+    complete (s, a->chunk, 0, last);
+  }
+}
+
+static void act_send (struct step *s, const struct action *a, struct ring *r, const int *slot, enum group_kind k)
+{
+  int i = slot[a->chunk * s->mbs + a->mb];
+  chan_send (&s->ch, k, r->mem[i], s->b.g.nt * s->b.g.dim, s->b.g.t);
+  s->d->ops->record (s->d, s->ch.c[k].q, r->sent[i]);
+}
+
+static void act_recv (struct step *s, const struct action *a)
+{
+  int64_t n = s->b.g.nt * s->b.g.dim;
+  if (a->kind == ACT_RECV_F) {
+    struct chunk *k = &s->chunk[a->chunk];
+    chan_recv (&s->ch, GROUP_F_IN, chunk_input (k, a->mb), n, s->b.g.t);
+    s->d->ops->record (s->d, s->ch.c[GROUP_F_IN].q, k->got[a->mb % k->slots]);
+    return;
+  }
+  struct queue *q = s->ch.c[GROUP_B_IN].q;
+  int i = s->slot_b[a->chunk * s->mbs + a->mb] = ring_take (s, &s->out_b, q);
+  chan_recv (&s->ch, GROUP_B_IN, s->out_b.mem[i], n, s->b.g.t);
+  s->d->ops->record (s->d, q, s->out_b.got[i]);
+}
+
+static void run (struct step *s, const struct sched *sc, const struct host_batch *batch)
+{
+  plan_visits (s, sc);
+  for (int i = 0; i < sc->count[s->stage]; i++) {
+    const struct action *a = &sc->act[s->stage][i];
+    switch (a->kind) {
+    case ACT_F:        act_forward (s, a, batch, !sc->forward_only); break;
+    case ACT_B:        act_backward (s, a, PART_BOTH); break;
+    case ACT_B_INPUT:  act_backward (s, a, PART_INPUT); break;
+    case ACT_B_WEIGHT: act_backward (s, a, PART_WEIGHT); break;
+    case ACT_SEND_F:   act_send (s, a, &s->out_f, s->slot_f, GROUP_F_OUT); break;
+    case ACT_SEND_B:   act_send (s, a, &s->out_b, s->slot_b, GROUP_B_OUT); break;
+    case ACT_RECV_F:
+    case ACT_RECV_B:   act_recv (s, a); break;
+    case ACT_OPT:      shard_norms (&s->sh); shard_optimize (&s->sh); break;
+    default:           break;   /* GATHER, RELEASE, REDUCE: the slots' foresight does them per unit (shard.h) */
+    }
+  }
+}
+
+static void begin (struct step *s, double lr)
+{
+  s->host_in[0] = lr;
+  s->host_in[1] = s->c->optimizer.clip;
+  dev_op (s->d, s->q, OP_COPY, copy, .dst = &s->sh.vars->lr, .src = s->host_in, .bytes = 2 * sizeof (double));
+  dev_op (s->d, s->q, OP_ZERO, zero, .dst = &s->sh.vars->sumsq, .bytes = 4 * sizeof (double));
+}
+
+/* The one point of a step where values come back to the host. */
+static void finish (struct step *s, struct step_result *r)
+{
+  static const struct step_vars fine = { .loss = 1, .tokens = 1, .norm = 1 };
+  struct step_vars v;
+  dev_op (s->d, s->q, OP_COPY, copy, .dst = s->host_out, .src = s->sh.vars, .bytes = sizeof v);
+  s->d->ops->record (s->d, s->q, s->end);
+  s->d->ops->fetch (s->d, s->end, &v, s->host_out, sizeof v, &fine);
+  *r = (struct step_result) { v.loss / v.tokens, v.tokens, v.norm, v.skip != 0, v.updates };
+}
+
+void step_train (struct step *s, const struct host_batch *batch, double lr, struct step_result *r)
+{
+  begin (s, lr);
+  run (s, &s->train, batch);
+  finish (s, r);
+}
+
+void step_eval (struct step *s, const struct host_batch *batch, struct step_result *r)
+{
+  begin (s, 0);
+  run (s, &s->eval, batch);
+  if (s->ch.c[GROUP_WORLD].g) chan_reduce (&s->ch, GROUP_WORLD, &s->sh.vars->sumsq, 4, DT_F64, DT_F64, false);
+  chan_wait (&s->ch, GROUP_WORLD);
+  finish (s, r);
+}
+
+double step_updates (struct step *s)
+{
+  struct step_vars v;
+  dev_get (s->d, s->q, &v, s->sh.vars, sizeof v);
+  return v.updates;
+}
+
+void step_set_updates (struct step *s, double updates)
+{
+  struct step_vars v = { .updates = updates, .b1t = pow (s->c->optimizer.beta1, updates), .b2t = pow (s->c->optimizer.beta2, updates) };
+  dev_put (s->d, s->q, s->sh.vars, &v, sizeof v);
+}
+
+void step_memory (const struct step *s, FILE *f)
+{
+  int64_t total = 0;
+  char t[24];
+  fprintf (f, "memory of a rank (first of the list below)\n");
+  for (int sp = 0; sp < SPACE_N; sp++)
+    for (int p = 0; p < MEM_N; p++) {
+      int64_t b = s->d->mem[sp].reserved[p];
+      if (!b) continue;
+      static const char *const where[] = { "", " (pinned)", " (host)" };
+      bytes_text (b, t);
+      fprintf (f, "  %-12s %12s%s\n", purpose_name (p), t, where[sp]);
+      total += b;
+    }
+  bytes_text (total, t);
+  fprintf (f, "  %-12s %12s\n", "total", t);
+}
