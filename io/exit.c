@@ -1,0 +1,92 @@
+/* exit.json: why the run ended, in plain system calls and without allocation, so that a watchdog thread can leave word. */
+#include "config.h"
+#include "metrics.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Length of the UTF-8 sequence at S, 0 if it is none. */
+static int utf8 (const char *s)
+{
+  /* first byte from, to; second byte from, to; length: no overlong forms, no surrogates, nothing over 10ffff */
+  static const unsigned char form[][5] = {
+    { 0x00, 0x7f, 0x00, 0xff, 1 }, { 0xc2, 0xdf, 0x80, 0xbf, 2 }, { 0xe0, 0xe0, 0xa0, 0xbf, 3 }, { 0xe1, 0xec, 0x80, 0xbf, 3 },
+    { 0xed, 0xed, 0x80, 0x9f, 3 }, { 0xee, 0xef, 0x80, 0xbf, 3 }, { 0xf0, 0xf0, 0x90, 0xbf, 4 }, { 0xf1, 0xf3, 0x80, 0xbf, 4 },
+    { 0xf4, 0xf4, 0x80, 0x8f, 4 },
+  };
+  const unsigned char *u = (const unsigned char *) s, *f = NULL;
+  for (int i = 0; i < LEN (form) && !f; i++)
+    if (u[0] >= form[i][0] && u[0] <= form[i][1]) f = form[i];
+  if (!f || u[1] < f[2] || u[1] > f[3]) return 0;
+  for (int i = 2; i < f[4]; i++)
+    if ((u[i] & 0xc0) != 0x80) return 0;
+  return f[4];
+}
+
+/* S as the inside of a JSON string; bytes that are no text become question marks. */
+static void escape (const char *s, char *out, size_t size)
+{
+  size_t at = 0;
+  for (int n; *s && at + 8 < size; s += n) {
+    if (!(n = utf8 (s))) out[at++] = '?', n = 1;
+    else if (*s == '"' || *s == '\\') out[at++] = '\\', out[at++] = *s;
+    else if ((unsigned char) *s < 32) at += snprintf (out + at, size - at, "\\u%04x", *s);
+    else memcpy (out + at, s, n), at += n;
+  }
+  out[at] = 0;
+}
+
+static int write_synced (const char *path, const char *text, size_t n)
+{
+  int fd = open (path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0) return -1;
+  int bad = write (fd, text, n) != (ssize_t) n || fsync (fd);
+  return close (fd) || bad ? -1 : 0;
+}
+
+/* TMP becomes PATH unless that is there. Where there are no hard links, a rename: then the last word stands. */
+static int publish (const char *tmp, const char *path)
+{
+  int rc = link (tmp, path);
+  if (rc && errno != EEXIST) return rename (tmp, path);
+  unlink (tmp);
+  return 0;
+}
+
+static void sync_dir (const char *dir)
+{
+  int fd = open (dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  fsync (fd);
+  close (fd);
+}
+
+void exit_clear (const char *dir)
+{
+  char path[1200];
+  snprintf (path, sizeof path, "%s/exit.json", dir);
+  unlink (path);
+}
+
+int exit_write (const char *dir, int code, const char *reason, int64_t step)
+{
+  char path[1200], tmp[1200], why[4096], phase[512], text[6000];
+  escape (reason, why, sizeof why);
+  escape (base_phase_get (), phase, sizeof phase);
+  int n = snprintf (text, sizeof text,
+                    "{\"code\": %d, \"reason\": \"%s\", \"step\": %" PRId64 ", \"rank\": %d, \"host\": \"%s\", "
+                    "\"phase\": \"%s\", \"time\": %" PRId64 "}\n",
+                    code, why, step, base_rank_get (), base_host (), phase, (int64_t) time (NULL));
+  snprintf (path, sizeof path, "%s/exit.json", dir);
+  snprintf (tmp, sizeof tmp, "%s/exit.json.%d.tmp", dir, base_rank_get ());
+  if (write_synced (tmp, text, n) || publish (tmp, path)) {
+    unlink (tmp);
+    return -1;
+  }
+  sync_dir (dir);
+  return 0;
+}

@@ -1,0 +1,208 @@
+#include "config.h"
+#include "metrics.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+struct metrics {
+  int fd;                      /* -1: this rank writes nothing */
+  char path[1200];
+  int64_t size;                /* of the file, up to its last whole line */
+  bool warned;
+  int64_t first, steps, log_every;
+  int64_t line_tokens;         /* since the last line on the terminal */
+  double line_seconds, pace;   /* pace: smoothed seconds a step */
+  struct group_stat last[GROUP_N];
+};
+
+/* ---- the file ---- */
+
+/* Bytes of the lines, from the start, that are whole records of steps up to LAST. */
+static int64_t keep_bytes (FILE *f, int64_t last)
+{
+  char *line = NULL;
+  size_t room = 0;
+  int64_t keep = 0;
+  for (ssize_t n; (n = getline (&line, &room, f)) > 0 && line[n - 1] == '\n'; keep += n) {
+    json_t *o = json_loadb (line, n, 0, NULL), *step = json_object_get (o, "step");
+    bool good = json_is_integer (step) && json_integer_value (step) <= last;
+    json_decref (o);
+    if (!good) break;
+  }
+  free (line);
+  return keep;
+}
+
+static int set_aside (const char *dir, const char *path, struct err *e)
+{
+  char old[1200];
+  struct stat s;
+  snprintf (old, sizeof old, "%s/metrics.old.jsonl", dir);
+  if (stat (path, &s) || !s.st_size || !rename (path, old)) return 0;
+  return world_err (e, "%s: cannot be renamed to %s: %s", path, old, strerror (errno));
+}
+
+static int open_file (struct metrics *m, const char *dir, int64_t resumed_step, struct err *e)
+{
+  snprintf (m->path, sizeof m->path, "%s/metrics.jsonl", dir);
+  if (!resumed_step && set_aside (dir, m->path, e)) return -1;
+  m->fd = open (m->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (m->fd < 0) return world_err (e, "%s: %s", m->path, strerror (errno));
+  FILE *f = fdopen (dup (m->fd), "r");
+  must (f, "%s: %s", m->path, strerror (errno));
+  m->size = keep_bytes (f, resumed_step);
+  fclose (f);
+  if (!ftruncate (m->fd, m->size)) return 0;
+  return world_err (e, "%s: cannot be cut to %" PRId64 " bytes: %s", m->path, m->size, strerror (errno));
+}
+
+struct metrics *metrics_open (const char *dir, int64_t resumed_step, int64_t steps, int64_t log_every, struct err *e)
+{
+  struct metrics *m = xalloc (sizeof *m, "metrics");
+  *m = (struct metrics) { .fd = -1, .first = resumed_step + 1, .steps = steps, .log_every = log_every };
+  if (base_rank_get () || !open_file (m, dir, resumed_step, e)) return m;
+  metrics_close (m);
+  return NULL;
+}
+
+void metrics_close (struct metrics *m)
+{
+  if (m && m->fd >= 0) close (m->fd);
+  xfree (m);
+}
+
+/* One line by one write; what a full disk tears is cut off again. */
+static void put_line (struct metrics *m, const char *text, size_t n)
+{
+  ssize_t put = write (m->fd, text, n);
+  if (put == (ssize_t) n) {
+    m->size += put;
+    return;
+  }
+  const char *why = put < 0 ? strerror (errno) : "no space left for a whole line";
+  if (put > 0 && ftruncate (m->fd, m->size)) why = "a torn line cannot be cut off";
+  if (!m->warned) say (SAY_WARN, "%s: %s; training goes on, metrics of some steps will be missing", m->path, why);
+  m->warned = true;
+}
+
+/* ---- a record ---- */
+
+/* JSON has no word for what is not finite. */
+static json_t *number (double x) { return isfinite (x) ? json_real (x) : json_null (); }
+
+static json_t *memory_of (const struct dev *d)
+{
+  json_t *o = json_object ();
+  struct rusage u = { 0 };
+  for (int p = 0; p < MEM_N; p++) {
+    int64_t bytes = 0;
+    for (int s = 0; s < SPACE_N; s++) bytes += d->mem[s].reserved[p];
+    json_object_set_new (o, purpose_name (p), json_integer (bytes));
+  }
+  getrusage (RUSAGE_SELF, &u);
+  json_object_set_new (o, "resident_peak", json_integer (u.ru_maxrss * INT64_C (1024)));
+  return o;
+}
+
+/* What one group sent and how long it took since the last step, by kind of collective; NULL if it was silent. */
+static json_t *group_of (const struct group_stat *is, struct group_stat *was)
+{
+  json_t *o = NULL;
+  for (int i = 0; i < LEN (is->kind); i++) {
+    const struct coll_stat *a = &was->kind[i], *b = &is->kind[i];
+    if (b->calls == a->calls && b->exposed == a->exposed) continue;
+    if (!o) o = json_object ();
+    json_object_set_new (o, op_name (OP_COLL_FIRST + i),
+                         json_pack ("{s:I, s:I, s:o, s:o}", "calls", (json_int_t) (b->calls - a->calls),
+                                    "bytes", (json_int_t) (b->bytes - a->bytes),
+                                    "busy_s", number (b->busy - a->busy), "exposed_s", number (b->exposed - a->exposed)));
+  }
+  *was = *is;
+  return o;
+}
+
+static json_t *comm_of (struct metrics *m, const struct metrics_record *r)
+{
+  json_t *o = json_object ();
+  for (int k = 0; k < GROUP_N; k++) {
+    json_t *g = r->group[k] && r->group[k]->n > 1 ? group_of (&r->group[k]->stat, &m->last[k]) : NULL;
+    if (g) json_object_set_new (o, group_name (k), g);
+  }
+  return o;
+}
+
+static void put_record (struct metrics *m, const struct metrics_record *r)
+{
+  json_t *o = json_pack ("{s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:b, s:I}",
+                         "step", (json_int_t) r->step, "loss", number (r->loss),
+                         "grad_norm", number (r->grad_norm), "lr", number (r->lr), "tokens", (json_int_t) r->tokens,
+                         "tokens_per_s", number (r->step_tokens / r->seconds), "mfu", r->mfu < 0 ? json_null () : number (r->mfu),
+                         "seconds", number (r->seconds), "skipped", r->skipped, "time", (json_int_t) time (NULL));
+  must (o, "out of host memory: a record of metrics");
+  if (r->has_eval) json_object_set_new (o, "eval_loss", number (r->eval_loss));
+  if (r->dev) json_object_set_new (o, "memory", memory_of (r->dev));
+  json_object_set_new (o, "comm", comm_of (m, r));
+  char *text = json_dumps (o, JSON_COMPACT | JSON_PRESERVE_ORDER);
+  must (text, "out of host memory: a record of metrics");
+  size_t n = strlen (text);
+  text[n] = '\n';   /* over the terminating zero: put_line is told the length */
+  put_line (m, text, n + 1);
+  free (text);
+  json_decref (o);
+}
+
+/* ---- the terminal ---- */
+
+static void time_text (double s, char out[static 24])
+{
+  int64_t t = s < 0 ? 0 : s > 1e9 ? 1000000000 : (int64_t) (s + 0.5);
+  if (t >= 3600) snprintf (out, 24, "%" PRId64 ":%02d:%02d", t / 3600, (int) (t / 60 % 60), (int) (t % 60));
+  else snprintf (out, 24, "%d:%02d", (int) (t / 60), (int) (t % 60));
+}
+
+void metrics_line (const struct metrics *m, const struct metrics_record *r, char *out, size_t size)
+{
+  char left[24], mfu[32] = "", valid[48] = "";
+  time_text ((m->steps - r->step) * m->pace, left);
+  if (r->mfu >= 0) snprintf (mfu, sizeof mfu, "  MFU %.1f %%", 100 * r->mfu);
+  if (r->has_eval) snprintf (valid, sizeof valid, "  valid %.4f", r->eval_loss);
+  snprintf (out, size, "step %*" PRId64 "/%" PRId64 "  loss %.4f  norm %.3f  %.0f tokens/s%s  left %s%s%s",
+            snprintf (NULL, 0, "%" PRId64, m->steps), r->step, m->steps, r->loss, r->grad_norm, m->line_seconds > 0
+              ? m->line_tokens / m->line_seconds : 0, mfu, left, valid,
+            r->skipped ? "  skipped: the gradient is not finite" : "");
+}
+
+static bool due (const struct metrics *m, const struct metrics_record *r)
+{
+  bool turn = m->log_every && (r->step == m->first || r->step % m->log_every == 0);
+  return turn || r->skipped || r->has_eval || r->step == m->steps;
+}
+
+/* The first step warms caches and is no measure of those to come. */
+static double next_pace (const struct metrics *m, const struct metrics_record *r)
+{
+  return r->step <= m->first + 1 ? r->seconds : 0.9 * m->pace + 0.1 * r->seconds;
+}
+
+void metrics_step (struct metrics *m, const struct metrics_record *r)
+{
+  if (m->fd < 0) return;
+  put_record (m, r);
+  m->line_tokens += r->step_tokens;
+  m->line_seconds += r->seconds;
+  m->pace = next_pace (m, r);
+  if (!due (m, r)) return;
+  char line[320];
+  metrics_line (m, r, line, sizeof line);
+  say (SAY_INFO, "%s", line);
+  m->line_tokens = 0;
+  m->line_seconds = 0;
+}

@@ -1,0 +1,41 @@
+/* metrics: what a run says about itself. RUN_DIR/metrics.jsonl has one JSON object a step, the terminal a line now and then,
+   RUN_DIR/exit.json why the run ended. Only rank 0 opens metrics.jsonl; on other ranks the calls are legal and do nothing.
+   Nothing here is collective. */
+#ifndef METRICS_H
+#define METRICS_H
+#include "dev.h"
+
+struct metrics;
+
+struct metrics_record {
+  int64_t step;                               /* from 1 */
+  double  loss, grad_norm, lr;                /* loss: nats a token, over the step's valid tokens of all ranks */
+  int64_t tokens, step_tokens;                /* of all ranks: seen so far with this step; in this step */
+  double  seconds;                            /* wall time of this step */
+  double  mfu;                                /* 0 .. 1; negative: the peak of this device is not known, written as null */
+  bool    skipped;                            /* the gradient was not finite, the state is as before */
+  bool    has_eval;                           /* there was validation after this step */
+  double  eval_loss;
+  const struct dev *dev;                      /* memory by purpose; NULL: none */
+  /* this rank's groups, counters since their opening (the difference to the last step is written); NULL: none */
+  const struct group_head *group[GROUP_N];
+};
+
+/* Open DIR/metrics.jsonl to go on after RESUMED_STEP: records of later steps, and a torn last line, are cut off. At step 0 an
+   older file is kept as metrics.old.jsonl. STEPS: where the run will end (time left); LOG_EVERY: steps between lines on the
+   terminal, 0 = the last alone. NULL with the sentence on failure. */
+struct metrics *metrics_open (const char *dir, int64_t resumed_step, int64_t steps, int64_t log_every, struct err *e);
+/* One step: a record in the file and, when due (each log_every steps, the first, the last, one with validation, one skipped), a
+   line on the terminal. A failing disk is warned of once and does not end the run; no torn line stays behind. */
+void metrics_step (struct metrics *m, const struct metrics_record *r);
+void metrics_close (struct metrics *m);   /* NULL is legal */
+
+/* The terminal's line for R, without newline; for rates and time left M remembers the steps since the last line. */
+void metrics_line (const struct metrics *m, const struct metrics_record *r, char *out, size_t size);
+
+/* Why the run ended. The first to know writes (any rank), atomically; a file that is there already stands, so rank 0 clears an
+   older run's at its start. System calls and no allocation: a watchdog thread may call it. STEP: the last one done. 0, or -1
+   when it could not be written. */
+void exit_clear (const char *dir);
+int  exit_write (const char *dir, int code, const char *reason, int64_t step);
+#endif
