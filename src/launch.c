@@ -1,5 +1,5 @@
-/* Did the launcher and MPI understand each other? A launcher without the PMI that MPI speaks starts N single programs, each of which believes to be
-   rank 0 of 1: they would train N times the same and write over each other. Only the environment tells. */
+/* Did the launcher and MPI understand each other? A launcher without the PMI that MPI speaks starts N single programs, each of
+   which believes to be rank 0 of 1: they would train N times the same and write over each other. Only the environment tells. */
 #include "config.h"
 #include "mesh.h"
 #include <inttypes.h>
@@ -15,21 +15,23 @@ static int64_t env_number (const char *name)
   return *end || v < 0 ? -1 : v;
 }
 
-/* Who sets what. In this order: mpiexec inside a Slurm step starts proxies of its own, so that PMI_SIZE knows better than SLURM_*. */
+/* Who sets what, in this order: mpiexec inside a Slurm step starts proxies of its own, so PMI_SIZE knows better than SLURM_*. */
 static const struct launcher {
   const char *size, *rank, *who, *remedy;
 } launchers[] = {
   { "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "Open MPI's mpirun",
     "this program is built with MPICH: launch it with MPICH's own mpiexec (mpiexec.mpich on Debian) or with srun --mpi=pmi2" },
   { "PMI_SIZE", "PMI_RANK", "the launcher",
-    "it speaks another PMI than this MPICH: launch with the mpiexec of the same MPICH (mpiexec.mpich on Debian) or with srun --mpi=pmi2" },
+    "it speaks another PMI than this MPICH: launch with the mpiexec of the same MPICH (mpiexec.mpich on Debian) "
+    "or with srun --mpi=pmi2" },
   { "PALS_SIZE", "PALS_RANKID", "PALS", "launch with the mpiexec of the MPICH that this program is built with" },
   { "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun", "launch with srun --mpi=pmi2, or with mpiexec inside sbatch or salloc" },
   { "SLURM_NTASKS", "SLURM_PROCID", "srun", "launch with srun --mpi=pmi2, or with mpiexec inside sbatch or salloc" },
   { NULL, "PMIX_RANK", "a PMIx launcher", "this MPICH speaks PMI: launch with its own mpiexec or with srun --mpi=pmi2" },
 };
 
-/* Slurm gives the batch script and an interactive shell ids of their own at the top of the range: one process there is as it should be. */
+/* Slurm gives the batch script and an interactive shell ids of their own at the top of the range: one process there is as it
+   should be. */
 static bool in_slurm_step (void)
 {
   int64_t id = env_number ("SLURM_STEP_ID");
@@ -53,8 +55,9 @@ int mesh_launch_check (int world_size, struct err *e)
     if (n == 1) return 0;
     if (!n) continue;
     base_rank (rank > 0 ? (int) rank : 0, (int) MIN (n, (int64_t) INT32_MAX), NULL);
-    return user_err (e, "%s started %s%" PRId64 " processes, but each of them is a single program, rank 0 of 1 (%s=%s); %s", l->who,
-                     l->size ? "" : "at least ", n, l->size ? l->size : l->rank, getenv (l->size ? l->size : l->rank), l->remedy);
+    return user_err (e, "%s started %s%" PRId64 " processes, but each of them is a single program, rank 0 of 1 (%s=%s); %s",
+                     l->who, l->size ? "" : "at least ", n,
+                     l->size ? l->size : l->rank, getenv (l->size ? l->size : l->rank), l->remedy);
   }
   return 0;
 }

@@ -22,7 +22,8 @@ static void min_all (const struct mesh *m, int64_t *v, int n)
 
 /* ---- nodes ---- */
 
-/* Nodes are numbered by their lowest rank. leader[r] = lowest rank of r's node; a node's number is taken where the leader is met, which is before its other ranks. */
+/* Nodes are numbered by their lowest rank. leader[r] = lowest rank of r's node; a node's number is taken where the leader is met,
+   which is before its other ranks. */
 static int number_nodes (const int *leader, int size, int *node_of)
 {
   int nodes = 0;
@@ -87,7 +88,8 @@ static int refuse_tp (const struct mesh *m, struct err *e)
   host_of (m, g[0], a);
   host_of (m, other, b);
   mesh_ranks_text (g, n, ranks, sizeof ranks);
-  user_err (e, "mesh: the tp group of ranks %s spans node %d (%s) and node %d (%s); tp speaks several times in each layer and belongs inside a node: "
+  user_err (e, "mesh: the tp group of ranks %s spans node %d (%s) and node %d (%s); "
+            "tp speaks several times in each layer and belongs inside a node: "
             "choose a mesh.tp that divides the %d ranks of a node, or ask for it with --mesh.tp_across_nodes true",
             ranks, first, a, second, b, least_on_node (m));
   xfree (g);
@@ -247,7 +249,8 @@ static void first_difference (const char *mine, const char *root, char *out, siz
     y += key + 1 + strspn (y + key + 1, " ");
     snprintf (out, size, "%s%.*s vs %.*s on rank 0", path, MIN (nx, 400), x, MIN ((int) strcspn (y, "\n"), 400), y);
   }
-  else snprintf (out, size, "\"%s%.*s\" vs \"%.*s\" on rank 0%s", path, MIN (nx, 400), x, MIN (ny, 400), y, nx || ny ? "" : " at the end of the text");
+  else snprintf (out, size, "\"%s%.*s\" vs \"%.*s\" on rank 0%s", path, MIN (nx, 400), x, MIN (ny, 400), y,
+                 nx || ny ? "" : " at the end of the text");
 }
 
 int mesh_same (struct mesh *m, const char *name, const char *text, struct err *e)

@@ -1,4 +1,5 @@
-/* The picture of the mesh: pure, of (shape, node map) alone, so that the plan of 16,384 ranks and the start of 8 draw with the same hand. */
+/* The picture of the mesh: pure, of (shape, node map) alone, so that the plan of 16,384 ranks and the start of 8 draw with the
+   same hand. */
 #include "config.h"
 #include "mesh.h"
 #include <string.h>
@@ -122,8 +123,8 @@ static void draw_title (const struct mesh_shape *s, int nodes, FILE *f)
   fprintf (f, "mesh: ");
   if (rep) fprintf (f, "dp_replicate %d x dp_shard %d", s->dim[AXIS_DP_REPLICATE], s->dim[AXIS_DP_SHARD]);
   else fprintf (f, "dp %d", s->dim[AXIS_DP_SHARD]);
-  fprintf (f, " x pp %d x tp %d = %d rank%s on %d node%s; each cell is (%s,pp,tp)\n", s->dim[AXIS_PP], s->dim[AXIS_TP], mesh_world (s),
-           mesh_world (s) > 1 ? "s" : "", nodes, nodes > 1 ? "s" : "", rep ? "rep,shard" : "dp");
+  fprintf (f, " x pp %d x tp %d = %d rank%s on %d node%s; each cell is (%s,pp,tp)\n", s->dim[AXIS_PP], s->dim[AXIS_TP],
+           mesh_world (s), mesh_world (s) > 1 ? "s" : "", nodes, nodes > 1 ? "s" : "", rep ? "rep,shard" : "dp");
 }
 
 void mesh_draw (const struct mesh_shape *s, const int *node, FILE *f)

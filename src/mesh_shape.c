@@ -1,4 +1,5 @@
-/* The pure half of mesh: who stands where, as arithmetic on (dims, order, rank). No MPI call here: the planner asks the same functions. */
+/* The pure half of mesh: who stands where, as arithmetic on (dims, order, rank). No MPI call here: the planner asks the same
+   functions. */
 #include "config.h"
 #include "mesh.h"
 #include <inttypes.h>
@@ -97,7 +98,8 @@ int mesh_group (const struct mesh_shape *s, int rank, enum group_kind k, int *me
     for (int i = 0; i < world; i++) member[i] = i;
     *me = rank;
     return world;
-  case GROUP_SHARD: return s->no_shard ? alone (s, at, member, me) : along (s, at, AXIS_DP_SHARD, 0, s->dim[AXIS_DP_SHARD], member, me);
+  case GROUP_SHARD:
+    return s->no_shard ? alone (s, at, member, me) : along (s, at, AXIS_DP_SHARD, 0, s->dim[AXIS_DP_SHARD], member, me);
   case GROUP_REP:
     return s->no_shard ? all_dp (s, at, member, me) : along (s, at, AXIS_DP_REPLICATE, 0, s->dim[AXIS_DP_REPLICATE], member, me);
   case GROUP_TP: return along (s, at, AXIS_TP, 0, s->dim[AXIS_TP], member, me);
@@ -183,14 +185,16 @@ static int taker (const int64_t want[AXIS_N])
 int mesh_fill (const int64_t want[AXIS_N], int world, int dim[AXIS_N], struct err *e)
 {
   char text[160];
+  const int64_t far = (int64_t) INT32_MAX + 1;   /* the product stops there: it does not fit anyway, and must not overflow */
   int64_t product = 1;
   product_text (want, text, sizeof text);
   for (int a = 0; a < AXIS_N; a++) {
     if (want[a] < 0 || want[a] > INT32_MAX)
       return user_err (e, "mesh.%s %" PRId64 " is no number of ranks", axis_table[a].name, want[a]);
-    if (want[a]) product = MIN (mul_exact (product, want[a]), (int64_t) INT32_MAX + 1);   /* stays a product that fits, or far too many */
+    if (want[a]) product = MIN (mul_exact (product, want[a]), far);
   }
   int rest = taker (want);
+  if (product == far) return user_err (e, "mesh: %s is far more than the %d ranks", text, world);
   if (product > world || (rest < 0 && product != world))
     return user_err (e, "mesh: %s = %" PRId64 ", but there are %d ranks", text, product, world);
   if (world % product)

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const known[] = { "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PALS_SIZE", "PALS_RANKID",
+static const char *const known[] = { "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
+                                     "PALS_SIZE", "PALS_RANKID",
                                      "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_JOB_ID" };
 
 /* The verdict in environment ENV ("A=1 B=2"): the sentence, or "". */
@@ -42,15 +43,22 @@ int main (void)
   fine ("a batch script of 64 tasks", "SLURM_JOB_ID=7 SLURM_NTASKS=64 SLURM_PROCID=0", 1);
   fine ("a batch step", "SLURM_JOB_ID=7 SLURM_NTASKS=64 SLURM_STEP_ID=4294967291 SLURM_PROCID=0", 1);
   fine ("an interactive step", "SLURM_JOB_ID=7 SLURM_NTASKS=64 SLURM_STEP_ID=4294967290 SLURM_STEP_NUM_TASKS=1", 1);
-  fine ("srun of one task in a job of many", "SLURM_JOB_ID=7 SLURM_NTASKS=64 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1 SLURM_PROCID=0", 1);
+  fine ("srun of one task in a job of many",
+        "SLURM_JOB_ID=7 SLURM_NTASKS=64 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1 SLURM_PROCID=0", 1);
   fine ("srun --mpi=pmi2 -n 4", "SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=2 PMI_SIZE=4 PMI_RANK=2", 4);
-  fine ("mpiexec -n 1 whose proxies are a Slurm step", "SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=1 PMI_SIZE=1 PMI_RANK=0", 1);
-  fine ("mpiexec -n 8 whose proxies are a Slurm step", "SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1 PMI_SIZE=8 PMI_RANK=5", 8);
+  fine ("mpiexec -n 1 whose proxies are a Slurm step",
+        "SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=1 PMI_SIZE=1 PMI_RANK=0", 1);
+  fine ("mpiexec -n 8 whose proxies are a Slurm step",
+        "SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1 PMI_SIZE=8 PMI_RANK=5", 8);
   fine ("Open MPI's mpirun -n 1", "OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0 PMIX_RANK=0", 1);
-  refused ("srun without PMI", "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=64 SLURM_NTASKS=64 SLURM_PROCID=3", "srun started 64 processes", "srun --mpi=pmi2", 3);
-  refused ("an old srun that names no step size", "SLURM_STEP_ID=0 SLURM_NTASKS=4 SLURM_PROCID=0", "srun started 4", "srun --mpi=pmi2", 0);
-  refused ("srun --mpi=pmix", "SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=1 PMIX_RANK=1", "srun started 4", "mpi=pmi2", 1);
-  refused ("Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=2 PMIX_RANK=2", "Open MPI's mpirun started 4", "MPICH's own mpiexec", 2);
+  refused ("srun without PMI", "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=64 SLURM_NTASKS=64 SLURM_PROCID=3",
+           "srun started 64 processes", "srun --mpi=pmi2", 3);
+  refused ("an old srun that names no step size", "SLURM_STEP_ID=0 SLURM_NTASKS=4 SLURM_PROCID=0", "srun started 4",
+           "srun --mpi=pmi2", 0);
+  refused ("srun --mpi=pmix", "SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=1 PMIX_RANK=1", "srun started 4",
+           "mpi=pmi2", 1);
+  refused ("Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=2 PMIX_RANK=2", "Open MPI's mpirun started 4",
+           "MPICH's own mpiexec", 2);
   refused ("another MPICH's mpiexec", "PMI_SIZE=4 PMI_RANK=1", "PMI_SIZE=4", "mpiexec of the same MPICH", 1);
   refused ("a PMIx launcher", "PMIX_RANK=3", "at least 4 processes", "PMI", 3);
   tap_ok (base_live () == 0, "nothing is left behind");

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* Plain waits, until src/wait.c is there. */
-__attribute__ ((weak)) void wait_all (int n, MPI_Request *r) 
+__attribute__ ((weak)) void wait_all (int n, MPI_Request *r)
 {
   for (int i = 0; i < n; i++) MPI_Wait (r + i, MPI_STATUS_IGNORE);
 }
@@ -15,7 +15,8 @@ static int virtual_nodes;   /* 2 where MPICH was asked to show two, ranks dealt 
 
 static struct mesh_shape shape (int rep, int shard, int pp, int tp, const char *order)
 {
-  struct mesh_shape s = { .dim = { [AXIS_DP_REPLICATE] = rep, [AXIS_DP_SHARD] = shard, [AXIS_PP] = pp, [AXIS_TP] = tp }, .kv_rep = 1 };
+  struct mesh_shape s = { .dim = { [AXIS_DP_REPLICATE] = rep, [AXIS_DP_SHARD] = shard, [AXIS_PP] = pp, [AXIS_TP] = tp },
+                          .kv_rep = 1 };
   struct err e = { 0 };
   mesh_order (order, s.order, &e);
   return s;
@@ -23,7 +24,8 @@ static struct mesh_shape shape (int rep, int shard, int pp, int tp, const char *
 
 static void node_map (void)
 {
-  int good = m.nodes == virtual_nodes && m.local_size == m.size / m.nodes && m.node == m.rank % m.nodes && m.local_rank == m.rank / m.nodes;
+  int good = m.nodes == virtual_nodes && m.local_size == m.size / m.nodes && m.node == m.rank % m.nodes
+             && m.local_rank == m.rank / m.nodes;
   for (int r = 0; r < m.size; r++) good &= m.node_of[r] == r % m.nodes;
   tap_ok (good, "node map: %d ranks on %d nodes", m.size, m.nodes);
 }
@@ -68,7 +70,8 @@ static void axes (struct mesh_shape s, const char *what)
   MPI_Comm_rank (m.tp, &tp);
   MPI_Comm_rank (m.pp, &pp);
   MPI_Comm_rank (m.dp, &dp);
-  good &= tp == m.coord[AXIS_TP] && pp == m.coord[AXIS_PP] && dp == m.coord[AXIS_DP_REPLICATE] * s.dim[AXIS_DP_SHARD] + m.coord[AXIS_DP_SHARD];
+  good &= tp == m.coord[AXIS_TP] && pp == m.coord[AXIS_PP]
+          && dp == m.coord[AXIS_DP_REPLICATE] * s.dim[AXIS_DP_SHARD] + m.coord[AXIS_DP_SHARD];
   for (enum group_kind k = 0; k < GROUP_N; k++) good &= spec_good (k);
   good &= link_carries (GROUP_F_OUT, GROUP_F_IN) && link_carries (GROUP_B_OUT, GROUP_B_IN);
   tap_ok (good, "communicators and groups of %s", what);
@@ -99,7 +102,8 @@ static void refusal (void)
   int rc = mesh_split (&m, &s, false, &e);
   char want[200];
   snprintf (want, sizeof want, "the tp group of ranks 0, 1 spans node 0 (%s) and node 1 (%s)", base_host (), base_host ());
-  tap_ok (rc == -1 && e.code == EXIT_USER && strstr (e.msg, want) && strstr (e.msg, "--mesh.tp_across_nodes true"), "tp across nodes is refused: %s", e.msg);
+  tap_ok (rc == -1 && e.code == EXIT_USER && strstr (e.msg, want) && strstr (e.msg, "--mesh.tp_across_nodes true"),
+          "tp across nodes is refused: %s", e.msg);
   s = shape (1, 2, 1, m.size / 2, "dp-pp-tp");
   e.msg[0] = 0;
   tap_ok (mesh_split (&m, &s, false, &e) == 0 && m.tp != MPI_COMM_NULL, "tp within the nodes is not");
@@ -127,12 +131,15 @@ static void agree (void)
   unsigned all = (1u << m.size) - 1, last = 1u << (m.size - 1);
   char want[64];
   tap_ok (agreed (0, 0, 0, &e) == 0 && !e.msg[0], "all is well");
-  tap_ok (agreed (all, 0, EXIT_USER, &e) == -1 && !strcmp (e.msg, "no such file") && e.code == EXIT_USER, "all fail alike: one sentence");
+  tap_ok (agreed (all, 0, EXIT_USER, &e) == -1 && !strcmp (e.msg, "no such file") && e.code == EXIT_USER,
+          "all fail alike: one sentence");
   if (m.size > 1) snprintf (want, sizeof want, "rank %d: disk %d is full", m.size - 1, m.size - 1);
   else strcpy (want, "disk 0 is full");
-  tap_ok (agreed (last, 1, EXIT_WORLD, &e) == -1 && !strcmp (e.msg, want) && e.code == EXIT_WORLD, "one fails: all know who and why: %s", e.msg);
+  tap_ok (agreed (last, 1, EXIT_WORLD, &e) == -1 && !strcmp (e.msg, want) && e.code == EXIT_WORLD,
+          "one fails: all know who and why: %s", e.msg);
   if (m.size < 4) return;
-  tap_ok (agreed (last | 2, 1, EXIT_WORLD, &e) == -1 && !strcmp (e.msg, "rank 1: disk 1 is full"), "two fail: the lower one speaks");
+  tap_ok (agreed (last | 2, 1, EXIT_WORLD, &e) == -1 && !strcmp (e.msg, "rank 1: disk 1 is full"),
+          "two fail: the lower one speaks");
   memset (&e, 0, sizeof e);
   tap_ok (mesh_agree (&m, m.rank == 2, NULL) == -1, "a failure without a sentence is a failure");
 }
@@ -146,14 +153,19 @@ static int same (const char *a, const char *b, int first, struct err *e)
 
 static void compare (void)
 {
-  static const char a[] = "model: tiny\ntrain:\n  seq_len: 64\n  steps: 5\n", b[] = "model: tiny\ntrain:\n  seq_len: 128\n  steps: 5\n";
+  static const char a[] = "model: tiny\ntrain:\n  seq_len: 64\n  steps: 5\n";
+  static const char b[] = "model: tiny\ntrain:\n  seq_len: 128\n  steps: 5\n";
   struct err e;
   tap_ok (same (a, a, 0, &e) == 0 && !e.msg[0] && same ("", "", 0, &e) == 0, "the same text on all ranks");
   if (m.size < 4) return;
-  tap_ok (same (b, a, 3, &e) == -1 && !strcmp (e.msg, "rank 3 differs in configuration: train.seq_len: 64 vs 128 on rank 0") && e.code == EXIT_USER, "%s", e.msg);
-  tap_ok (same (a, b, 1, &e) == -1 && !strcmp (e.msg, "rank 1 differs in configuration: train.seq_len: 128 vs 64 on rank 0"), "the lowest that differs speaks");
-  tap_ok (same ("a.b: 1\nc: 2\n", "a.b: 1\nd: 2\n", 2, &e) == -1 && !strcmp (e.msg, "rank 2 differs in configuration: \"d: 2\" vs \"c: 2\" on rank 0"), "%s", e.msg);
-  tap_ok (same ("x", "x\ny: 1", 2, &e) == -1 && strstr (e.msg, "\"y: 1\" vs \"\" on rank 0"), "a text that ends early: %s", e.msg);
+  tap_ok (same (b, a, 3, &e) == -1 && !strcmp (e.msg, "rank 3 differs in configuration: train.seq_len: 64 vs 128 on rank 0")
+          && e.code == EXIT_USER, "%s", e.msg);
+  tap_ok (same (a, b, 1, &e) == -1 && !strcmp (e.msg, "rank 1 differs in configuration: train.seq_len: 128 vs 64 on rank 0"),
+          "the lowest that differs speaks");
+  tap_ok (same ("a.b: 1\nc: 2\n", "a.b: 1\nd: 2\n", 2, &e) == -1
+          && !strcmp (e.msg, "rank 2 differs in configuration: \"d: 2\" vs \"c: 2\" on rank 0"), "%s", e.msg);
+  tap_ok (same ("x", "x\ny: 1", 2, &e) == -1 && strstr (e.msg, "\"y: 1\" vs \"\" on rank 0"), "a text that ends early: %s",
+          e.msg);
   tap_ok (same ("x: 1", "x: 1\n", 2, &e) == -1 && strstr (e.msg, "rank 2 differs"), "a newline is a difference: %s", e.msg);
   size_t n = 3 << 20;
   char *big = malloc (n + 1);
