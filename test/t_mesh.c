@@ -4,12 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Plain waits, until src/wait.c is there. */
-__attribute__ ((weak)) void wait_all (int n, MPI_Request *r)
-{
-  for (int i = 0; i < n; i++) MPI_Wait (r + i, MPI_STATUS_IGNORE);
-}
-
 static struct mesh m;
 static int virtual_nodes;   /* 2 where MPICH was asked to show two, ranks dealt in turn */
 
@@ -185,6 +179,7 @@ int main (int argc, char **argv)
   if (virtual_nodes == 2) setenv ("MPIR_CVAR_NUM_CLIQUES", "2", 1);
   MPI_Init (&argc, &argv);
   struct err e = { 0 };
+  wait_init (size ? atoi (size) : 1);
   tap_ok (mesh_open (&m, MPI_COMM_WORLD, &e) == 0, "open");
   node_map ();
   all_axes ();
