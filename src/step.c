@@ -456,6 +456,18 @@ static void act_recv (struct step *s, const struct action *a)
   s->d->ops->record (s->d, q, s->out_b.got[i]);
 }
 
+static void act_opt (struct step *s)
+{
+  if (s->poison && s->sh.segs) {
+    chan_wait (&s->ch, GROUP_SHARD);
+    const struct seg *g = &s->sh.seg[0];
+    void *x = at_elem (s->sh.u[g->unit].grad, g->lo, s->sh.gt);
+    dev_op (s->d, s->q, OP_AXPBY, axpby, .y = x, .x = x, .n = 1, .yt = s->sh.gt, .xt = s->sh.gt, .alpha = NAN);
+  }
+  shard_norms (&s->sh);
+  shard_optimize (&s->sh);
+}
+
 static void run (struct step *s, const struct sched *sc, const struct host_batch *batch)
 {
   plan_visits (s, sc);
@@ -470,7 +482,7 @@ static void run (struct step *s, const struct sched *sc, const struct host_batch
     case ACT_SEND_B:   act_send (s, a, &s->out_b, s->slot_b, GROUP_B_OUT); break;
     case ACT_RECV_F:
     case ACT_RECV_B:   act_recv (s, a); break;
-    case ACT_OPT:      shard_norms (&s->sh); shard_optimize (&s->sh); break;
+    case ACT_OPT:      act_opt (s); break;
     default:           break;   /* GATHER, RELEASE, REDUCE: the slots' foresight does them per unit (shard.h) */
     }
   }

@@ -49,7 +49,7 @@ struct step {
   struct step_vars *host_out;                /* pinned */
   struct event *end;
   float *rope;
-  int64_t tp_sum_bytes;
+  bool poison;                               /* debug: put a NaN into this rank's gradient at this step */
 };
 
 /* Everything of the step's shape, and its memory. mesh: coordinates and sizes (no communicator is used). 0, or -1 with the sentence. */

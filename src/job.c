@@ -1,0 +1,128 @@
+#include "config.h"
+#include "job.h"
+#include <string.h>
+#include <unistd.h>
+
+static void abort_all (int code)
+{
+  int up = 0, down = 0;
+  MPI_Initialized (&up);
+  MPI_Finalized (&down);
+  if (up && !down) MPI_Abort (MPI_COMM_WORLD, code);
+  _exit (code);
+}
+
+int job_init (struct job *j, int *argc, char ***argv)
+{
+  int rank, size, have;
+  struct err e = { 0 };
+  memset (j, 0, sizeof *j);
+  wait_before_mpi ();
+  MPI_Init_thread (argc, argv, MPI_THREAD_FUNNELED, &have);
+  MPI_Comm_rank (MPI_COMM_WORLD, &rank);
+  MPI_Comm_size (MPI_COMM_WORLD, &size);
+  base_rank (rank, size, abort_all);
+  base_phase ("start");
+  if (mesh_launch_check (size, &e)) return job_end (j, EXIT_USER, &e);
+  if (mesh_open (&j->m, MPI_COMM_WORLD, &e)) return job_end (j, EXIT_USER, &e);
+  j->mesh_up = true;
+  wait_init (j->m.local_size);
+  return 0;
+}
+
+/* What identifies this executable: a hash of its bytes. */
+static char *binary_text (void)
+{
+  uint64_t h = 0;
+  FILE *f = fopen ("/proc/self/exe", "rb");
+  char *buf = xalloc (1 << 20, "binary");
+  for (size_t n; f && (n = fread (buf, 1, 1 << 20, f)) > 0;) h = hash_bytes (buf, n, h);
+  if (f) fclose (f);
+  xfree (buf);
+  return xprintf ("pretrain: %016llx", (unsigned long long) h);
+}
+
+/* Sizes that follow from the world. */
+static int resolve (struct job *j, struct mesh_shape *s, struct err *e)
+{
+  struct conf *c = &j->c;
+  int64_t want[AXIS_N] = { [AXIS_TP] = c->mesh.tp, [AXIS_PP] = c->mesh.pp, [AXIS_DP_SHARD] = c->mesh.dp_shard, [AXIS_DP_REPLICATE] = c->mesh.dp_replicate };
+  memset (s, 0, sizeof *s);
+  if (mesh_order (c->mesh.order, s->order, e) || mesh_fill (want, j->m.size, s->dim, e)) return -1;
+  c->mesh.tp = s->dim[AXIS_TP];
+  c->mesh.pp = s->dim[AXIS_PP];
+  c->mesh.dp_shard = s->dim[AXIS_DP_SHARD];
+  c->mesh.dp_replicate = s->dim[AXIS_DP_REPLICATE];
+  s->no_shard = c->sharding.strategy == NO_SHARD;
+  s->kv_rep = c->mesh.tp > c->arch.kv_heads ? (int) (c->mesh.tp / c->arch.kv_heads) : 1;
+  if (c->mesh.dp_replicate > 1 && c->sharding.strategy != HYBRID_SHARD && c->sharding.strategy != NO_SHARD)
+    return user_err (e, "mesh.dp_replicate %lld goes with sharding.strategy HYBRID_SHARD or NO_SHARD", (long long) c->mesh.dp_replicate);
+  if (!c->train.global_batch) c->train.global_batch = c->train.micro_batch * c->mesh.dp_shard * c->mesh.dp_replicate;
+  return arch_check_tp (&c->arch, (int) c->mesh.tp, e);
+}
+
+int job_options (struct job *j, const char *yaml, int argc, char **argv, struct err *e)
+{
+  struct mesh_shape shape;
+  base_phase ("options");
+  conf_default (&j->c);
+  int bad = conf_load (&j->c, yaml, argc, argv, e) || resolve (j, &shape, e);
+  if (mesh_agree (&j->m, bad, e)) return -1;
+  char *text = conf_text (&j->c), *binary = binary_text ();
+  bad = mesh_same (&j->m, "binary", binary, e) || mesh_same (&j->m, "configuration", text, e);
+  xfree (text);
+  xfree (binary);
+  return bad ? -1 : mesh_split (&j->m, &shape, j->c.mesh.tp_across_nodes, e);
+}
+
+static const char *device_name (const struct conf *c) { return strcmp (c->run.device, "auto") ? c->run.device : "cpu"; }
+
+int job_start (struct job *j, struct err *e)
+{
+  const struct conf *c = &j->c;
+  struct dev_conf dc = { .local_rank = j->m.local_rank, .local_size = j->m.local_size, .threads = (int) c->run.threads, .comm_delay_ms = c->debug.comm_delay_ms,
+    .comm_chunk = c->debug.comm_chunk, .sync_send = c->debug.sync_send, .shared_gpu = c->debug.shared_gpu, .deterministic = true };
+  base_phase ("device");
+  int bad = dev_open (&j->d, device_name (c), &dc, e);
+  j->dev_up = !bad;
+  if (mesh_agree (&j->m, bad, e)) return -1;
+  base_phase ("memory");
+  bad = step_plan (&j->s, c, &j->m, &j->d, e);
+  j->planned = true;
+  if (mesh_agree (&j->m, bad, e)) return -1;
+  base_phase ("groups");
+  step_start (&j->s, &j->m);
+  j->started = true;
+  return 0;
+}
+
+int job_end (struct job *j, int code, const struct err *e)
+{
+  if (e && e->msg[0]) {
+    say (SAY_ERROR, "%s", e->msg);
+    code = e->code ? e->code : EXIT_USER;
+  }
+  base_phase ("end");
+  if (j->planned) step_close (&j->s);
+  if (j->dev_up) dev_close (&j->d);
+  if (j->mesh_up) mesh_close (&j->m);
+  MPI_Finalize ();
+  return code;
+}
+
+struct host_batch *job_batches (struct job *j, int mbs, struct err *e)
+{
+  int64_t n = j->s.b.g.n;
+  int32_t *p = dev_reserve (&j->d, MEM_STAGE, SPACE_PINNED, mbs * n * 16, e);
+  if (!p) return NULL;
+  struct host_batch *b = xalloc ((size_t) mbs * sizeof *b, "batches");
+  for (int i = 0; i < mbs; i++, p += 4 * n) b[i] = (struct host_batch) { p, p + n, p + 2 * n, p + 3 * n };
+  return b;
+}
+
+char *job_operand (int *argc, char ***argv)
+{
+  if (*argc < 1 || !strncmp ((*argv)[0], "--", 2)) return NULL;
+  (*argc)--;
+  return *(*argv)++;
+}

@@ -1,0 +1,336 @@
+#include "config.h"
+#include "ckpt.h"
+#include "data.h"
+#include "dump.h"
+#include "job.h"
+#include "metrics.h"
+#include "opt.h"
+#include "train.h"
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct run {
+  struct job j;
+  struct data *train, *valid;
+  struct host_batch *batch;
+  struct metrics *metrics;
+  int64_t step, tokens;      /* done */
+  int bad_steps;             /* skipped in a row */
+  double began;
+};
+
+static volatile sig_atomic_t stop_signal;
+static void on_signal (int sig)
+{
+  if (stop_signal) _exit (128 + sig);   /* a second signal ends at once */
+  stop_signal = sig;
+}
+
+/* ---- data ---- */
+
+/* The corpus for training and validation; all ranks must see the same. Collective. */
+static int open_data (struct run *r, struct err *e)
+{
+  const struct conf *c = &r->j.c;
+  bool tail = !c->data.valid[0] || !strcmp (c->data.valid, c->data.train);
+  double cut = tail ? 1 - c->data.valid_fraction : 1;
+  base_phase ("data");
+  int bad = 0;
+  if (!c->data.train[0]) bad = user_err (e, "data.train is not given: a token file made by pretrain tokenize");
+  bad = bad || data_open (&r->train, c->data.train, c->data.format, c->arch.vocab, c->train.seq_len, 0, cut, e);
+  if (!bad && !tail) bad = data_open (&r->valid, c->data.valid, c->data.format, c->arch.vocab, c->train.seq_len, 0, 1, e);
+  if (!bad && tail && cut < 1) bad = data_open (&r->valid, c->data.train, c->data.format, c->arch.vocab, c->train.seq_len, cut, 1, e);
+  if (!bad && c->data.document_mask && !data_info (r->train)->documents)
+    bad = user_err (e, "data.document_mask: %s does not say where its documents end", c->data.train);
+  if (mesh_agree (&r->j.m, bad, e)) return -1;
+  char *a = data_text (r->train), *b = r->valid ? data_text (r->valid) : xstrdup ("", "text"), *text = xprintf ("%s\n%s", a, b);
+  bad = mesh_same (&r->j.m, "data", text, e);
+  xfree (a);
+  xfree (b);
+  xfree (text);
+  return bad;
+}
+
+/* All micro-batches of a pass over global_batch samples from FIRST on into pinned memory; samples from LIMIT on are kept out of the loss. Local. */
+static int fill (struct run *r, struct data *d, int64_t step, int64_t limit, struct err *e)
+{
+  const struct conf *c = &r->j.c;
+  const struct step *s = &r->j.s;
+  for (int a = 0; a < s->mbs; a++) {
+    int64_t first = data_first (step, c->train.global_batch, a, s->dp, s->dp_rank, c->train.micro_batch);
+    struct host_batch *b = &r->batch[a];
+    bool doc = c->data.document_mask;
+    if (data_batch (d, (uint64_t) c->train.seed, first, c->train.micro_batch, doc, b->ids, b->target, doc ? b->doc : NULL, doc ? b->pos : NULL, e) < 0) return -1;
+    for (int64_t i = 0; i < s->b.g.n; i++)
+      if (first + i / s->b.g.seq >= limit) b->target[i] = -1;
+  }
+  return 0;
+}
+
+/* ---- state ---- */
+
+static float *kind_of (struct run *r, enum ckpt_kind k, int unit)
+{
+  const struct ushard *u = &r->j.s.sh.u[unit];
+  return k == CKPT_MASTER ? u->master : k == CKPT_M ? u->m : u->v;
+}
+static void get_state (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, float *dst)
+{
+  struct run *r = ctx;
+  dev_get (&r->j.d, r->j.s.q, dst, kind_of (r, k, unit) + lo, n * 4);
+}
+static void put_state (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, const float *src)
+{
+  struct run *r = ctx;
+  dev_put (&r->j.d, r->j.s.q, kind_of (r, k, unit) + lo, src, n * 4);
+}
+
+static struct ckpt_state state (struct run *r)
+{
+  return (struct ckpt_state) { .conf = &r->j.c, .mesh = &r->j.m, .units = &r->j.s.sh.units, .step = r->step, .tokens = r->tokens, .get = get_state, .put = put_state, .ctx = r };
+}
+
+static int save (struct run *r, struct err *e)
+{
+  base_phase ("save");
+  char *text = conf_text (&r->j.c);
+  struct ckpt_state s = state (r);
+  s.config = text;
+  s.updates = step_updates (&r->j.s);
+  double t = now ();
+  int bad = ckpt_save (&s, r->j.c.run.dir, e);
+  xfree (text);
+  if (!bad) say (SAY_INFO, "checkpoint of step %lld in %.1f s", (long long) r->step, now () - t);
+  if (!bad && r->j.m.rank == 0) ckpt_prune (r->j.c.run.dir, r->j.c.run.keep);
+  return bad;
+}
+
+/* The newest good checkpoint, or initial weights. Collective. */
+static int restore (struct run *r, struct err *e)
+{
+  base_phase ("load");
+  if (r->j.c.run.resume) {
+    struct ckpt_state s = state (r);
+    int found = ckpt_resume (&s, r->j.c.run.dir, e);
+    if (found < 0) return -1;
+    if (found) {
+      r->step = s.step;
+      r->tokens = s.tokens;
+      step_set_updates (&r->j.s, s.updates);
+      shard_stale (&r->j.s.sh);
+      say (SAY_INFO, "resumed at step %lld (%lld tokens)", (long long) r->step, (long long) r->tokens);
+      return 0;
+    }
+  }
+  shard_init (&r->j.s.sh);
+  return 0;
+}
+
+/* ---- debug.dump: tensors for the referee ---- */
+
+static void dump (struct run *r, const char *what, bool grad, double scale)
+{
+  const struct step *s = &r->j.s;
+  struct piece *list;
+  int n = units_pieces (&s->sh.units, &list);
+  for (int i = 0; i < n; i++) {
+    struct piece p = units_owned (&list[i], s->tp, s->tp_rank, s->sh.replicas, s->sh.replica);
+    int64_t len = p.hi - p.lo, rows, cols;
+    if (len <= 0) continue;
+    char name[96];
+    float *x = xalloc ((size_t) len * 4, "dump");
+    param_shape (&s->c->arch, p.slot->id, &rows, &cols);
+    param_name (&s->c->arch, p.slot->block, p.slot->id, name);
+    const struct ushard *u = &s->sh.u[p.unit];
+    if (grad && s->sh.gt == DT_BF16) {
+      bf16 *h = xalloc ((size_t) len * 2, "dump");
+      dev_get (&r->j.d, s->q, h, at_elem (u->grad, p.lo, DT_BF16), len * 2);
+      for (int64_t k = 0; k < len; k++) x[k] = bf16_to_f32 (h[k]);
+      xfree (h);
+    } else dev_get (&r->j.d, s->q, x, grad ? (float *) u->grad + p.lo : u->master + p.lo, len * 4);
+    for (int64_t k = 0; k < len; k++) x[k] = (float) (x[k] * scale);
+    dump_piece (s->c->debug.dump, what, name, cols, p.slot->part.row0, p.slot->part.col0, p.slot->part.cols, p.start, len, x);
+    xfree (x);
+  }
+  xfree (list);
+  mesh_barrier (r->j.m.world);
+}
+
+/* ---- the loop ---- */
+
+static int evaluate (struct run *r, double *loss, struct err *e)
+{
+  double sum = 0, tokens = 0;
+  const struct conf *c = &r->j.c;
+  base_phase ("evaluation");
+  for (int64_t b = 1; b <= c->eval.batches; b++) {
+    struct step_result out;
+    int64_t limit = data_info (r->valid)->samples;
+    if ((b - 1) * c->train.global_batch >= limit) break;
+    if (mesh_agree (&r->j.m, fill (r, r->valid, b, limit, e), e)) return -1;
+    step_eval (&r->j.s, r->batch, &out);
+    if (out.tokens > 0) sum += out.loss * out.tokens, tokens += out.tokens;
+  }
+  *loss = sum / tokens;
+  return 0;
+}
+
+/* Why to stop, as seen here: 1 signal, 2 file, 3 time; 4 bad data is agreed on elsewhere. */
+static int stop_wish (const struct run *r)
+{
+  char path[STR + 8];
+  if (stop_signal) return 1;
+  if (r->j.m.rank) return 0;
+  snprintf (path, sizeof path, "%s/stop", r->j.c.run.dir);
+  if (!access (path, F_OK)) return 2;
+  return r->j.c.run.max_minutes > 0 && now () - r->began > 60 * r->j.c.run.max_minutes ? 3 : 0;
+}
+
+static void record (struct run *r, const struct step_result *out, double lr, double seconds, const double *eval)
+{
+  struct metrics_record m = { .step = r->step, .loss = out->loss, .grad_norm = out->norm, .lr = lr, .tokens = r->tokens, .step_tokens = (int64_t) out->tokens, .seconds = seconds,
+    .mfu = -1, .skipped = out->skipped, .has_eval = eval != NULL, .eval_loss = eval ? *eval : 0, .dev = &r->j.d };
+  for (int k = 0; k < GROUP_N; k++) m.group[k] = (struct group_head *) r->j.s.ch.c[k].g;
+  metrics_step (r->metrics, &m);
+}
+
+/* One step with what belongs to it. Returns 0 to go on, an exit code + 1 to end, -1 with the sentence. Collective. */
+static int one_step (struct run *r, struct err *e)
+{
+  const struct conf *c = &r->j.c;
+  char phase[64];
+  struct step_result out;
+  double t = now (), lr = opt_lr (c, r->step + 1), eval;
+  snprintf (phase, sizeof phase, "step %lld", (long long) r->step + 1);
+  base_phase (phase);
+  int failed = fill (r, r->train, r->step + 1, INT64_MAX, e);
+  /* What all ranks must agree on travels while the step runs. */
+  int mine[2] = { failed != 0, stop_wish (r) }, all[2];
+  MPI_Request q;
+  MPI_Iallreduce (mine, all, 2, MPI_INT, MPI_MAX, r->j.m.world, &q);
+  r->j.s.poison = c->debug.nan_rank == r->j.m.rank && c->debug.nan_step == r->step + 1;
+  step_train (&r->j.s, r->batch, lr, &out);
+  wait_all (1, &q);
+  if (all[0]) return mesh_agree (&r->j.m, failed, e);
+  r->step++;
+  r->tokens += c->train.global_batch * c->train.seq_len;
+  r->bad_steps = out.skipped ? r->bad_steps + 1 : 0;
+  if (out.skipped) say (SAY_WARN, "step %lld skipped: the gradient is not finite (%d in a row)", (long long) r->step, r->bad_steps);
+  if (c->debug.dump[0] && r->step == 1) dump (r, "grad", true, 1 / out.tokens);
+  double seconds = now () - t;
+  bool last = r->step == c->train.steps, stop = all[1] != 0;
+  bool due = r->valid && (last || (c->eval.every && r->step % c->eval.every == 0));
+  if (due && !stop && evaluate (r, &eval, e)) return -1;
+  record (r, &out, lr, seconds, due && !stop ? &eval : NULL);
+  if (r->bad_steps >= c->train.max_bad_steps)
+    return user_err (e, "diverged: %d steps in a row had values that are not finite (train.max_bad_steps), the last good step is %lld", r->bad_steps, (long long) r->step - r->bad_steps),
+           e->code = EXIT_DIVERGED, -1;
+  if (last || stop || (c->run.save_every && r->step % c->run.save_every == 0))
+    if (save (r, e)) return -1;
+  if (!stop || last) return 0;
+  static const char *const why[] = { "", "a signal", "the file stop in run.dir", "run.max_minutes" };
+  say (SAY_INFO, "stopped on request (%s) after step %lld; a checkpoint is saved, the same command goes on from it", why[MIN (all[1], 3)], (long long) r->step);
+  if (r->j.m.rank == 0 && all[1] == 2) {
+    char path[STR + 8];
+    snprintf (path, sizeof path, "%s/stop", c->run.dir);
+    unlink (path);
+  }
+  return EXIT_STOPPED + 1;
+}
+
+/* mkdir -p */
+static int make_dir (const char *path, struct err *e)
+{
+  char p[STR + 32];
+  snprintf (p, sizeof p, "%s", path);
+  for (char *s = p + 1;; s++) {
+    if (*s && *s != '/') continue;
+    char c = *s;
+    *s = 0;
+    if (mkdir (p, 0777) && errno != EEXIST) return user_err (e, "run.dir: cannot make %s: %s", p, strerror (errno));
+    *s = c;
+    if (!c) return 0;
+  }
+}
+
+static int prepare_dir (struct run *r, struct err *e)
+{
+  int bad = 0;
+  const char *dir = r->j.c.run.dir;
+  if (r->j.m.rank == 0) {
+    char path[STR + 32];
+    bad = make_dir (dir, e);
+    snprintf (path, sizeof path, "%s/checkpoints", dir);
+    bad = bad || make_dir (path, e);
+    snprintf (path, sizeof path, "%s/config.yaml", dir);
+    FILE *f = bad ? NULL : fopen (path, "w");
+    if (!bad && !f) bad = user_err (e, "run.dir: cannot write %s: %s", path, strerror (errno));
+    if (f) conf_dump (&r->j.c, f);
+    if (f && fclose (f)) bad = user_err (e, "run.dir: cannot write %s: %s", path, strerror (errno));
+    if (!bad) exit_clear (dir);
+  }
+  return mesh_agree (&r->j.m, bad, e);
+}
+
+static void announce (const struct run *r)
+{
+  const struct conf *c = &r->j.c;
+  char n[24];
+  if (r->j.m.rank) return;
+  count_text (arch_params (&c->arch), n);
+  printf ("pretrain: %s, %s parameters, %s, %lld steps of %lld x %lld tokens on %d ranks\n\n", c->model, n, dtype_name (c->train.dtype), (long long) c->train.steps,
+          (long long) c->train.global_batch, (long long) c->train.seq_len, r->j.m.size);
+  mesh_draw (&r->j.m.shape, r->j.m.node_of, stdout);
+  printf ("\n");
+  step_memory (&r->j.s, stdout);
+  printf ("\n");
+  fflush (stdout);
+}
+
+static int train (struct run *r, const char *yaml, int argc, char **argv, struct err *e)
+{
+  const struct conf *c = &r->j.c;
+  if (job_options (&r->j, yaml, argc, argv, e) || open_data (r, e) || job_start (&r->j, e) || prepare_dir (r, e)) return -1;
+  announce (r);
+  r->batch = job_batches (&r->j, r->j.s.mbs, e);
+  if (mesh_agree (&r->j.m, !r->batch, e) || restore (r, e)) return -1;
+  if (c->debug.dump[0] && r->step == 0) dump (r, "init", false, 1);
+  int bad = 0;
+  if (r->j.m.rank == 0) bad = !(r->metrics = metrics_open (c->run.dir, r->step, c->train.steps, c->run.log_every, e));
+  if (mesh_agree (&r->j.m, bad, e)) return -1;
+  if (r->step >= c->train.steps) say (SAY_INFO, "nothing to do: step %lld of %lld is reached", (long long) r->step, (long long) c->train.steps);
+  int rc = 0;
+  while (!rc && r->step < c->train.steps) rc = one_step (r, e);
+  return rc;
+}
+
+int train_main (int argc, char **argv)
+{
+  struct run *r = xalloc (sizeof *r, "run");
+  struct err e = { 0 };
+  char *yaml = job_operand (&argc, &argv);
+  int code = job_init (&r->j, &argc, &argv);
+  if (code) {
+    xfree (r);
+    return code;
+  }
+  struct sigaction a = { .sa_handler = on_signal };
+  sigaction (SIGTERM, &a, NULL);
+  sigaction (SIGUSR1, &a, NULL);
+  r->began = now ();
+  int rc = train (r, yaml, argc, argv, &e);
+  code = rc > 0 ? rc - 1 : EXIT_DONE;
+  if (r->j.m.rank == 0 && r->j.started) exit_write (r->j.c.run.dir, rc < 0 ? e.code : code, rc < 0 ? e.msg : code ? "stopped on request" : "done", r->step);
+  metrics_close (r->metrics);
+  if (r->batch) dev_release (&r->j.d, MEM_STAGE, SPACE_PINNED, r->batch[0].ids, r->j.s.mbs * r->j.s.b.g.n * 16);
+  xfree (r->batch);
+  if (r->train) data_close (r->train);
+  if (r->valid) data_close (r->valid);
+  code = job_end (&r->j, code, rc < 0 ? &e : NULL);
+  xfree (r);
+  return code;
+}
