@@ -22,7 +22,7 @@ static void make_segments (struct shard *s, const struct shard_place *p)
     else s->seg[s->segs++] = (struct seg) { q->unit, q->lo, q->hi, row->decay, once };
     struct range r = { q->unit, q->lo, q->hi };
     if (row->cut == CUT_NONE && p->tp > 1) s->tp_sum[s->tp_sums++] = r, s->tp_n += r.hi - r.lo;
-    if (q->slot->part.rep_size > 1) s->kv_sum[s->kv_sums++] = r, s->kv_n += r.hi - r.lo;
+    if (row->cut == CUT_KV && q->slot->part.rep_size > 1) s->kv_sum[s->kv_sums++] = r, s->kv_n += r.hi - r.lo;
   }
   xfree (list);
 }

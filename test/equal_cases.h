@@ -35,8 +35,8 @@
   { "llama", 2, "--mesh.pp 2 --pipeline.schedule 1f1b --train.micro_batch 1" },
   { "llama", 2, "=--mesh.pp 2 --pipeline.schedule 1f1b --train.micro_batch 1 --debug.sync_send true" },
   { "llama", 2, "=--mesh.pp 2 --pipeline.schedule gpipe --train.micro_batch 1" },
-  { "llama", 2, "=--mesh.pp 2 --pipeline.schedule interleaved --pipeline.chunks 2 --train.micro_batch 1" },
   { "llama", 2, "=--mesh.pp 2 --pipeline.schedule zbh1 --train.micro_batch 1" },
+  { "llama", 2, "--mesh.pp 2 --pipeline.schedule interleaved --pipeline.chunks 2 --train.micro_batch 1" },
   { "llama", 4, "--mesh.pp 4 --pipeline.schedule 1f1b --train.micro_batch 1 --debug.sync_send true" },
   { "odd",   2, "--mesh.pp 2 --pipeline.split 4,1" },
   { "tied",  2, "--mesh.pp 2 --train.micro_batch 1" },
@@ -44,7 +44,7 @@
   /* together */
   { "llama", 8, "--mesh.dp_shard 2 --mesh.pp 2 --mesh.tp 2" },
   { "llama", 8, "=--mesh.dp_shard 2 --mesh.pp 2 --mesh.tp 2 --run.overlap false --sharding.prefetch 0" },
-  { "llama", 8, "=--mesh.dp_shard 2 --mesh.pp 2 --mesh.tp 2 --debug.sync_send true --mesh.order tp-dp-pp" },
+  { "llama", 8, "--mesh.dp_shard 2 --mesh.pp 2 --mesh.tp 2 --debug.sync_send true --mesh.order tp-dp-pp" },
   { "llama", 8, "--mesh.dp_shard 2 --mesh.pp 2 --mesh.tp 2 --pipeline.schedule gpipe --recompute.mode full --sharding.strategy SHARD_GRAD_OP" },
   { "tied",  8, "--mesh.dp_shard 2 --mesh.pp 2 --mesh.tp 2 --sharding.strategy SHARD_OPT" },
   { "tied",  8, "--mesh.dp_replicate 2 --mesh.dp_shard 2 --mesh.pp 2 --sharding.strategy HYBRID_SHARD" },

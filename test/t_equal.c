@@ -79,10 +79,16 @@ static void options (struct conf *c, const char *a, const char *b)
   conf_default (c);
   /* the same option may be said twice here: the later one wins */
   for (int i = 0; i < n; i += 2)
-    if (conf_load (c, NULL, 2, (char **) &argv[i], &e)) {
-      printf ("Bail out! %s\n", e.msg);
-      exit (1);
-    }
+    for (int j = i + 2; j < n; j += 2)
+      if (!strcmp (argv[i], argv[j])) {
+        argv[i + 1] = argv[j + 1];
+        memmove (&argv[j], &argv[j + 2], (size_t) (n - j - 2) * sizeof *argv);
+        n -= 2, j -= 2;
+      }
+  if (conf_load (c, NULL, n, (char **) argv, &e)) {
+    printf ("Bail out! %s\n", e.msg);
+    exit (1);
+  }
 }
 
 static void shape_of (const struct conf *c, int world, struct mesh_shape *s)
