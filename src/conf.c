@@ -62,7 +62,8 @@ static int argv_settings (struct settings *s, int argc, char **argv, struct err 
     char key[128];
     const char *arg = argv[i], *eq = strchr (arg, '=');
     size_t n = eq ? (size_t) (eq - arg) : strlen (arg);
-    if (strncmp (arg, "--", 2) || n < 3) return user_err (e, "`%.100s` is not an option: options look like --train.steps 100", arg);
+    if (strncmp (arg, "--", 2) || n < 3)
+      return user_err (e, "`%.100s` is not an option: options look like --train.steps 100", arg);
     snprintf (key, sizeof key, "%.*s", (int) n - 2, arg + 2);
     const char *next = i + 1 < argc ? argv[i + 1] : NULL;
     bool known = row_find (key) >= 0 || foreign_find (key, false);
@@ -90,7 +91,8 @@ static int check_twice (const struct settings *s, struct err *e)
       setting_where (s, a, first);
       setting_where (s, b, second);
       if (strcmp (a->from ? a->from : a->key, b->from ? b->from : b->key))
-        return user_err (e, "%s and %s both set %s, to `%.100s` and `%.100s`", first, second, conf_row[row_find (a->key)].name, a->value, b->value);
+        return user_err (e, "%s and %s both set %s, to `%.100s` and `%.100s`", first, second, conf_row[row_find (a->key)].name,
+                         a->value, b->value);
       if (*s->source) return user_err (e, "%s is given a second time, first at line %d", second, a->line);
       return user_err (e, "%s is given twice, as `%.100s` and as `%.100s`", first, a->value, b->value);
     }
@@ -150,13 +152,16 @@ static int model_unknown (const char *where, const char *name, struct err *e)
   char all[1024] = "";
   int near = 0, at = 0;
   share_each ("models", ".yaml", add_name, &s);
-  if (!s.n) return user_err (e, "%s: no model `%.200s`, and no models are installed: TESSERA_SHARE may name their folder", where, name);
+  if (!s.n)
+    return user_err (e, "%s: no model `%.200s`, and no models are installed: TESSERA_SHARE may name their folder", where, name);
   qsort (s.at, s.n, sizeof s.at[0], by_name);
   for (int i = 0; i < s.n; i++) {
     if (key_distance (name, s.at[i]) < key_distance (name, s.at[near])) near = i;
-    if ((i == 0 || strcmp (s.at[i], s.at[i - 1])) && at < 900) at += snprintf (all + at, sizeof all - at, "%s%s", at ? ", " : "", s.at[i]);
+    if ((i == 0 || strcmp (s.at[i], s.at[i - 1])) && at < 900)
+      at += snprintf (all + at, sizeof all - at, "%s%s", at ? ", " : "", s.at[i]);
   }
-  return user_err (e, "%s: no model `%.200s`; the nearest is %s; known are %s, or a path to a .yaml file", where, name, s.at[near], all);
+  return user_err (e, "%s: no model `%.200s`; the nearest is %s; known are %s, or a path to a .yaml file", where, name,
+                   s.at[near], all);
 }
 
 static bool file_path (const struct settings *s, const char *name, char path[static STR])
@@ -168,9 +173,10 @@ static bool file_path (const struct settings *s, const char *name, char path[sta
     return share_find ("models", file, path, STR);
   }
   snprintf (path, STR, "%s", name);
-  if (*name == '/' || access (path, F_OK) == 0 || !strchr (s->source, '/')) return access (path, F_OK) == 0;
-  snprintf (path, STR, "%.*s/%.700s", (int) (strrchr (s->source, '/') - s->source), s->source, name);   /* beside the run's file */
-  return access (path, F_OK) == 0;
+  const char *slash = s->path ? strrchr (s->path, '/') : NULL;
+  if (*name == '/' || access (path, F_OK) == 0 || !slash) return access (path, F_OK) == 0;
+  int n = snprintf (path, STR, "%.*s/%s", (int) (slash - s->path), s->path, name);   /* beside the run's file */
+  return n < STR && access (path, F_OK) == 0;
 }
 
 /* NAME's file onto the architecture's defaults. */
@@ -186,7 +192,8 @@ static int load_model (struct conf *c, const struct settings *s, const struct se
   int rc = yaml_settings (&m, path, "model.", e);
   if (!rc) rc = check_twice (&m, e);
   for (int i = 0; i < m.n && !rc; i++) {
-    if (is_model (&m.at[i])) rc = user_err (e, "%s: a model's file stands alone, without `base`", setting_where (&m, &m.at[i], where));
+    if (is_model (&m.at[i]))
+      rc = user_err (e, "%s: a model's file stands alone, without `base`", setting_where (&m, &m.at[i], where));
     else rc = apply_one (c, &m, &m.at[i], e);
   }
   if (!rc && !c->model[0]) snprintf (c->model, sizeof c->model, "%s", t->value);
@@ -214,7 +221,8 @@ static int check_model (struct conf *c, const struct settings *file, struct err 
   for (int i = 0; i < LEN (key); i++) if (!value[i]) missing = i, n++;
   const char *in = *file->source ? file->source : "the command line";
   if (n == LEN (key)) return user_err (e, "%s names no model: say model: tiny, a path to a model's file, or a mapping", in);
-  if (n) return user_err (e, "%s: the model lacks model.%s; to start from a known model write `model: {base: NAME}`", in, key[missing]);
+  if (n) return user_err (e, "%s: the model lacks model.%s; to start from a known model write `model: {base: NAME}`", in,
+                          key[missing]);
   if (!c->model[0]) snprintf (c->model, sizeof c->model, "(mapping)");
   return 0;
 }

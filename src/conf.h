@@ -95,8 +95,8 @@ struct conf {
 void conf_default (struct conf *c);
 
 /* Read a run's YAML file (NULL: none), then the options of argv (--a.b value, --a.b=value, Megatron's and accelerate's spellings), into
-   C on top of what it holds; resolve the model; check values that need no mesh. Later sources win; a model's name replaces all of the
-   model that was said before it. What was left out and follows from other values is filled in (schedule.warmup, schedule.min_lr,
+   C on top of what it holds; resolve the model; check values that need no mesh. Later sources win; a model's name replaces all
+   of the model that was said before it. What was left out and follows from other values is filled in (schedule.warmup, schedule.min_lr,
    schedule.decay, model.kv_heads, model.head_dim), so the dump says all. ARGV has only options: no program, no file. 0, or -1 with the sentence: key, line, nearest right name.
    Local: call it on rank 0 and broadcast C (it holds no pointers), or on every rank with the same text. */
 int conf_load (struct conf *c, const char *yaml_path, int argc, char **argv, struct err *e);

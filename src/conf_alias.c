@@ -41,7 +41,8 @@ const struct foreign foreign_table[] = {
   { "fsdp_backward_prefetch_policy", "sharding.prefetch", "BACKWARD_PRE=|BACKWARD_POST=0|NO_PREFETCH=0" },
   { "fsdp_forward_prefetch", NULL, "true=|false=" },
   { "fsdp_offload_params", "sharding.cpu_offload", "true=params|false=none" },
-  { "fsdp_state_dict_type", NULL, "SHARDED_STATE_DICT=|FULL_STATE_DICT=~checkpoints are sharded always; `pretrain export` writes whole "
+  { "fsdp_state_dict_type", NULL,
+    "SHARDED_STATE_DICT=|FULL_STATE_DICT=~checkpoints are sharded always; `pretrain export` writes whole "
     "tensors|LOCAL_STATE_DICT=~checkpoints are sharded always" },
   { "fsdp_activation_checkpointing", "recompute.mode", "true=full|false=none" },
   { "fsdp_use_orig_params", NULL, "true=|false=" },
@@ -50,8 +51,10 @@ const struct foreign foreign_table[] = {
   { "fsdp_version", NULL, "1=|2=" },
   /* accelerate: the other keys of its file */
   { "distributed_type", "sharding.strategy", "FSDP=|NO=|MULTI_GPU=NO_SHARD|MULTI_CPU=NO_SHARD"
-    "|DEEPSPEED=!of accelerate's kinds FSDP and MULTI_GPU are understood|MEGATRON_LM=!say Megatron's options on the command line", false, true },
-  { "mixed_precision", "train.dtype", "no=fp32|bf16=bf16|fp16=!fp16 is not offered, bf16 is|fp8=!fp8 is not offered, bf16 is", false, true },
+    "|DEEPSPEED=!of accelerate's kinds FSDP and MULTI_GPU are understood|MEGATRON_LM=!say Megatron's options on the command line",
+    false, true },
+  { "mixed_precision", "train.dtype", "no=fp32|bf16=bf16|fp16=!fp16 is not offered, bf16 is|fp8=!fp8 is not offered, bf16 is",
+    false, true },
   { "use_cpu", "run.device", "true=cpu|false=", false, true },
   { "compute_environment", NULL, ANY, false, true },
   { "debug", NULL, "true=|false=", false, true },
@@ -167,7 +170,7 @@ static int translate_one (const struct settings *s, const struct setting *t, con
   if (*ours == '!') return user_err (e, "%s %.200s: %s", where, t->value, ours + 1);
   if (special (s, t, f, ours, sizeof ours, &target, e)) return -1;
   if (*ours == '~') note (notes->more, sizeof notes->more, "; ", "%s", ours + 1);
-  if (*ours && *ours != '~') {
+  else if (*ours) {
     settings_add (out, target, ours, t->line)->from = f->key;
     note (notes->set, sizeof notes->set, ", ", "%s -> %s %s", f->key, target, ours);
   } else if (strcmp (f->key, "fsdp_min_num_params") || !strstr (notes->set, "size:"))
@@ -201,6 +204,7 @@ int foreign_translate (struct settings *s, struct err *e)
   bool layout = has_layout (s);
   int rc = 0;
   memcpy (out.source, s->source, sizeof out.source);
+  out.path = s->path;
   out.layout = layout;
   for (int i = 0; i < s->n && !rc; i++) {
     struct setting *t = &s->at[i];

@@ -22,11 +22,11 @@ static bool untouched (const struct conf *c, const bool *given, const char *name
 {
   int row = row_find (name);
   struct conf def;
-  char now_[STR], was[STR], want[256];
-  row_get (&conf_row[row], c, now_);
+  char is[STR], was[STR], want[256];
+  row_get (&conf_row[row], c, is);
   row_set (&conf_row[row], &def, conf_row[row].def, false, want);
   row_get (&conf_row[row], &def, was);
-  return !given[row] && !strcmp (now_, was);
+  return !given[row] && !strcmp (is, was);
 }
 
 int conf_settle (struct conf *c, const bool *given, struct err *e)
@@ -47,7 +47,8 @@ static int check_batch (const struct conf *c, struct err *e)
     return user_err (e, "train.global_batch %lld is not a multiple of train.micro_batch %lld", (ll) global, (ll) micro);
   int64_t dp = MAX (c->mesh.dp_replicate, 1) * c->mesh.dp_shard;
   if (dp && global % (micro * dp))
-    return user_err (e, "train.global_batch %lld is not a multiple of train.micro_batch %lld x dp %lld", (ll) global, (ll) micro, (ll) dp);
+    return user_err (e, "train.global_batch %lld is not a multiple of train.micro_batch %lld x dp %lld", (ll) global, (ll) micro,
+                     (ll) dp);
   return 0;
 }
 
@@ -57,8 +58,8 @@ static int check_schedule (const struct conf *c, struct err *e)
   if (c->schedule.warmup > steps)
     return user_err (e, "schedule.warmup %lld is longer than the schedule, %lld steps", (ll) c->schedule.warmup, (ll) steps);
   if (c->schedule.type == LR_WSD && c->schedule.decay > steps - c->schedule.warmup)
-    return user_err (e, "schedule.warmup %lld and schedule.decay %lld are longer than the schedule, %lld steps", (ll) c->schedule.warmup,
-                     (ll) c->schedule.decay, (ll) steps);
+    return user_err (e, "schedule.warmup %lld and schedule.decay %lld are longer than the schedule, %lld steps",
+                     (ll) c->schedule.warmup, (ll) c->schedule.decay, (ll) steps);
   if (c->schedule.type != LR_CONSTANT && c->schedule.min_lr > c->optimizer.lr)
     return user_err (e, "schedule.min_lr %g is above optimizer.lr %g", c->schedule.min_lr, c->optimizer.lr);
   return 0;
@@ -68,11 +69,12 @@ static int check_wrap (const char *wrap, struct err *e)
 {
   char *end = NULL;
   if (!strcmp (wrap, "layer") || !strcmp (wrap, "model")) return 0;
-  if (!strncmp (wrap, "size:", 5) && wrap[5] >= '1' && wrap[5] <= '9' && strtoll (wrap + 5, &end, 10) > 0 && end - wrap < 24 && !*end) return 0;
+  if (!strncmp (wrap, "size:", 5) && wrap[5] >= '1' && wrap[5] <= '9' && strtoll (wrap + 5, &end, 10) > 0 && end - wrap < 24
+      && !*end) return 0;
   return user_err (e, "sharding.wrap expects layer, model or size:PARAMETERS (such as size:1000000), not `%s`", wrap);
 }
 
-/* tp-pp-dp: each of the axes once; dp is dp_shard, and dp_replicate comes last unless it is named. */
+/* tp-pp-dp: each of the axes once; dp stands for dp_shard-dp_replicate, which may also be named apart. */
 static int check_order (const char *order, struct err *e)
 {
   static const char *const axis[] = { "tp", "pp", "dp", "dp_shard", "dp_replicate" };
@@ -87,9 +89,10 @@ static int check_order (const char *order, struct err *e)
     s += n;
     if (!*s) break;
   }
-  if (!bad && seen[0] == 1 && seen[1] == 1 && seen[2] + seen[3] == 1 && seen[4] <= 1) return 0;
-  return user_err (e, "mesh.order expects each of tp, pp and dp once (dp_replicate too, if it is not to be the slowest), such as "
-                   "tp-pp-dp, not `%s`", order);
+  bool data = seen[2] ? seen[2] == 1 && !seen[3] && !seen[4] : seen[3] == 1 && seen[4] == 1;
+  if (!bad && data && seen[0] == 1 && seen[1] == 1) return 0;
+  return user_err (e, "mesh.order expects each of tp, pp and dp once (or dp_shard and dp_replicate for dp), such as tp-pp-dp, "
+                   "not `%s`", order);
 }
 
 static int check_pipeline (const struct conf *c, struct err *e)
@@ -115,7 +118,8 @@ static int check_mesh (const struct conf *c, struct err *e)
   static const char *const name[] = { "dp_replicate", "dp_shard", "pp", "tp" };
   for (int i = 0; i < LEN (axis); i++)
     if (axis[i] > 1 << 20) return user_err (e, "mesh.%s %lld is above the largest, %d", name[i], (ll) axis[i], 1 << 20);
-  if (c->pipeline.chunks > 1 << 20) return user_err (e, "pipeline.chunks %lld is above the largest, %d", (ll) c->pipeline.chunks, 1 << 20);
+  if (c->pipeline.chunks > 1 << 20)
+    return user_err (e, "pipeline.chunks %lld is above the largest, %d", (ll) c->pipeline.chunks, 1 << 20);
   if (c->mesh.dp_replicate > 1 && c->sharding.strategy != HYBRID_SHARD && c->sharding.strategy != NO_SHARD)
     return user_err (e, "mesh.dp_replicate %lld needs sharding.strategy HYBRID_SHARD or NO_SHARD", (ll) c->mesh.dp_replicate);
   if (c->mesh.tp && arch_check_tp (&c->arch, (int) c->mesh.tp, e)) return -1;
@@ -126,13 +130,15 @@ static int check_mesh (const struct conf *c, struct err *e)
 static int check_size (const struct conf *c, struct err *e)
 {
   const struct { const char *name; int64_t v; } row[] = {
-    { "train.seq_len", c->train.seq_len }, { "train.micro_batch", c->train.micro_batch }, { "train.global_batch", c->train.global_batch },
+    { "train.seq_len", c->train.seq_len }, { "train.micro_batch", c->train.micro_batch },
+    { "train.global_batch", c->train.global_batch },
     { "run.threads", c->run.threads }, { "eval.batches", c->eval.batches },
   };
   for (int i = 0; i < LEN (row); i++)
     if (row[i].v >= INT64_C (1) << 31) return user_err (e, "%s %lld is above the largest, 2^31 - 1", row[i].name, (ll) row[i].v);
   if (c->train.steps > INT64_C (1) << 40) return user_err (e, "train.steps %lld is above the largest, 2^40", (ll) c->train.steps);
-  if (c->schedule.steps > INT64_C (1) << 40) return user_err (e, "schedule.steps %lld is above the largest, 2^40", (ll) c->schedule.steps);
+  if (c->schedule.steps > INT64_C (1) << 40)
+    return user_err (e, "schedule.steps %lld is above the largest, 2^40", (ll) c->schedule.steps);
   return 0;
 }
 
@@ -141,6 +147,7 @@ int conf_check (const struct conf *c, struct err *e)
   if (arch_check (&c->arch, e) || check_size (c, e) || check_mesh (c, e) || check_pipeline (c, e) || check_batch (c, e)
       || check_schedule (c, e) || check_wrap (c->sharding.wrap, e)) return -1;
   if (c->arch.max_seq && c->train.seq_len > c->arch.max_seq)
-    say (SAY_WARN, "train.seq_len %lld is longer than the model was made for, model.max_seq %lld", (ll) c->train.seq_len, (ll) c->arch.max_seq);
+    say (SAY_WARN, "train.seq_len %lld is longer than the model was made for, model.max_seq %lld", (ll) c->train.seq_len,
+         (ll) c->arch.max_seq);
   return 0;
 }

@@ -1,7 +1,8 @@
 /* conf_int: what the files conf*.c share, and nobody else sees.
 
-   A source (a YAML file, the command line) is read into a list of settings: keys and values as text, with the line that they came from.
-   Settings find their row of the one table, foreign spellings are translated on the way, and rows write text into struct conf. */
+   A source (a YAML file, the command line) is read into a list of settings: keys and values as text, with the line that they
+   came from. Settings find their row of the one table, foreign spellings are translated on the way, and rows write text into
+   struct conf. */
 #ifndef CONF_INT_H
 #define CONF_INT_H
 #include "conf.h"
@@ -35,7 +36,7 @@ extern const int conf_rows;
 int row_find (const char *key);
 /* Same spelling, - and _ being equal. */
 bool key_same (const char *a, const char *b, size_t n_b);
-/* Write TEXT into C through R: 0, or -1 with what R expects (a phrase, "a whole number") in WANT. LIMITS: also check R's limit. */
+/* Write TEXT into C through R: 0, or -1 with what R expects (a phrase, "a whole number") in WANT. LIMITS: check R's limit too. */
 int row_set (const struct row *r, struct conf *c, const char *text, bool limits, char want[static 256]);
 /* R's value in C as text that row_set reads back exactly; at most STR bytes. */
 void row_get (const struct row *r, const struct conf *c, char out[static STR]);
@@ -53,7 +54,8 @@ struct setting {
 struct settings {
   struct setting *at;
   int n;
-  char source[256];       /* a file's name, or "" for the command line */
+  char source[256];       /* what sentences call it: a file's name, or "" for the command line */
+  const char *path;       /* of the file, lent; NULL for the command line */
   bool layout;            /* it is laid out as accelerate's files are */
 };
 struct setting *settings_add (struct settings *s, const char *key, const char *value, int line);   /* copies */
@@ -68,7 +70,7 @@ int yaml_settings (struct settings *s, const char *path, const char *prefix, str
 struct foreign {
   const char *key;        /* one that ends in a dot stands for all below it */
   const char *target;     /* the row that it sets, or NULL */
-  const char *map;        /* "THEIRS=ours|THEIRS=!why refused|THEIRS=~note|THEIRS=|*=": nothing after = has no effect, * is any value */
+  const char *map;        /* "THEIRS=ours|THEIRS=!why refused|THEIRS=~note|THEIRS=|*=": nothing after =: no effect; *: any value */
   bool flag;              /* needs no value on the command line */
   bool layout;            /* accelerate's top-level key: only where its layout is recognised */
 };

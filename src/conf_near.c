@@ -11,13 +11,13 @@ int key_distance (const char *a, const char *b)
   int n = (int) strnlen (a, LONGEST), m = (int) strnlen (b, LONGEST);
   for (int j = 0; j <= m; j++) row[0][j] = j;
   for (int i = 1; i <= n; i++) {
-    int *now_ = row[i % 3], *last = row[(i + 2) % 3], *before = row[(i + 1) % 3];
-    now_[0] = i;
+    int *here = row[i % 3], *last = row[(i + 2) % 3], *before = row[(i + 1) % 3];
+    here[0] = i;
     for (int j = 1; j <= m; j++) {
       int best = last[j - 1] + !key_same ((char[2]) { a[i - 1] }, &b[j - 1], 1);
-      best = MIN (best, MIN (last[j], now_[j - 1]) + 1);
+      best = MIN (best, MIN (last[j], here[j - 1]) + 1);
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) best = MIN (best, before[j - 2] + 1);
-      now_[j] = best;
+      here[j] = best;
     }
   }
   return row[n % 3][m];

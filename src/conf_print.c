@@ -65,7 +65,7 @@ static void tail (const struct row *r, char out[static 256])
 {
   bool plain = !strcmp (r->limit, ">0") || !strcmp (r->limit, ">=0") || !strcmp (r->limit, ">=-1");
   const char *def = row_optional (r) ? r->def : "";
-  int at = snprintf (out, 256, "%s%s", *r->limit && !plain ? ", in " : "", plain ? "" : r->limit);
+  int at = snprintf (out, 256, "%s%s", *r->limit && !plain ? *r->limit == '>' ? ", " : ", in " : "", plain ? "" : r->limit);
   if (*def || *r->unit) snprintf (out + at, 256 - at, " [%s%s%s]", def, *def && *r->unit ? " " : "", r->unit);
 }
 
@@ -87,6 +87,43 @@ static void put_roff (FILE *f, const char *s)
   for (; *s; s++) fprintf (f, *s == '\\' ? "\\e" : *s == '-' ? "\\-" : "%c", *s);
 }
 
+/* "model.vocab_size vocab_size" as people type them: --model.vocab_size, --vocab-size. */
+static void put_aliases (FILE *f, const char *s)
+{
+  if (*s) fputs (".\nAlso: ", f);
+  while (*s) {
+    size_t n = strcspn (s, " ");
+    bool dots = memchr (s, '.', n);
+    put_roff (f, "--");
+    for (; n; n--, s++) put_roff (f, (char[2]) { *s == '_' && !dots ? '-' : *s });
+    if (*s) fputs (", ", f), s++;
+  }
+}
+
+/* What Megatron's flags and accelerate's keys become. */
+static void man_foreign (FILE *f)
+{
+  fputs (".SH OPTIONS OF OTHER SYSTEMS\nMegatron's options and the keys of accelerate's files are understood; "
+         "these have no option of the same meaning:\n", f);
+  for (int i = 0; i < foreign_rows; i++) {
+    const struct foreign *r = &foreign_table[i];
+    fputs (".TP\n.B ", f);
+    put_roff (f, r->key);
+    fputs ("\n", f);
+    if (r->target) fprintf (f, "sets %s:\n", r->target);
+    for (const char *s = r->map; *s; s += *s == '|') {
+      size_t n = strcspn (s, "="), end = strcspn (s, "|");
+      char text[300], mark = s[n + 1];
+      bool plain = end > n + 1 && mark != '!' && mark != '~';
+      const char *does = end == n + 1 || mark == '~' ? ": no effect" : plain ? ": " : ": refused";
+      snprintf (text, sizeof text, "%s%.*s%s%.*s", s == r->map ? "" : ", ", (int) n, s, does, plain ? (int) (end - n - 1) : 0, s + n + 1);
+      put_roff (f, text);
+      s += end;
+    }
+    fputs (".\n", f);
+  }
+}
+
 void conf_man (FILE *f)
 {
   char takes[256], end[256];
@@ -103,7 +140,8 @@ void conf_man (FILE *f)
     fputs ("\\fR\n", f);
     put_roff (f, r->help);
     put_roff (f, end);
-    if (*r->aliases) fputs ("\nAlso: ", f), put_roff (f, r->aliases);
+    put_aliases (f, r->aliases);
     fputs (".\n", f);
   }
+  man_foreign (f);
 }

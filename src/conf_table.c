@@ -20,7 +20,8 @@ _Static_assert (sizeof (enum strategy) == sizeof (int) && sizeof (enum dtype) ==
 _Static_assert (DT_F32 == 0 && DT_BF16 == 1, "FLOATS lists the types in this order");
 
 const struct row conf_row[] = {
-  { "model", T_MODEL, 0, 0, "", "", "", "", "model.base", "a name in share/models, a path to such a file, or a mapping of model.* "
+  { "model", T_MODEL, 0, 0, "", "", "", "", "model.base",
+    "a name in share/models, a path to such a file, or a mapping of model.* "
     "(with `base: NAME` to start from that model)" },
   STR_ROW ("model.name", model, "", "", "", "what to call the model; it chooses nothing"),
   INT_ROW ("model.dim", arch.dim, "0", "", ">0", "model.hidden_size hidden_size", "width of the residual stream"),
@@ -70,11 +71,13 @@ const struct row conf_row[] = {
   INT_ROW ("run.threads", run.threads, "0", "", ">=0", "", "compute threads a rank; 0: cores of the node / its ranks"),
   COUNT_ROW ("run.log_every", run.log_every, "10", "steps", ">0", "log_interval", "steps between progress lines"),
   BOOL_ROW ("run.resume", run.resume, "true", "", "go on from the newest good checkpoint in run.dir"),
-  REAL_ROW ("run.watchdog", run.watchdog, "600", "seconds", ">=0", "", "without progress for so long a rank ends the job; 0: never"),
+  REAL_ROW ("run.watchdog", run.watchdog, "600", "seconds", ">=0", "",
+            "without progress for so long a rank ends the job; 0: never"),
   REAL_ROW ("run.max_minutes", run.max_minutes, "0", "minutes", ">=0", "exit_duration_in_mins",
             "stop with a checkpoint after so long; 0: never"),
 
-  INT_ROW ("mesh.dp_replicate", mesh.dp_replicate, "0", "ranks", ">=0", "", "replicas of the sharded group (HYBRID_SHARD, NO_SHARD)"),
+  INT_ROW ("mesh.dp_replicate", mesh.dp_replicate, "0", "ranks", ">=0", "",
+           "replicas of the sharded group (HYBRID_SHARD, NO_SHARD)"),
   INT_ROW ("mesh.dp_shard", mesh.dp_shard, "0", "ranks", ">=0", "mesh.dp data_parallel_size",
            "data parallel ranks that share the model's state; 0: those that remain"),
   INT_ROW ("mesh.pp", mesh.pp, "0", "ranks", ">=0", "pipeline_model_parallel_size", "pipeline stages"),
@@ -87,13 +90,16 @@ const struct row conf_row[] = {
   INT_ROW ("sharding.prefetch", sharding.prefetch, "2", "units", ">=0", "", "units gathered ahead, forward and backward"),
   ENUM_ROW ("sharding.reduce_dtype", sharding.reduce_dtype, "fp32", FLOATS, "", "type in which gradients travel"),
   ENUM_ROW ("sharding.grad_dtype", sharding.grad_dtype, "fp32", FLOATS, "", "type in which gradients are kept"),
-  ENUM_ROW ("sharding.reshard", sharding.reshard, "auto", "auto|forward|backward|step", "", "after what gathered weights are let go"),
+  ENUM_ROW ("sharding.reshard", sharding.reshard, "auto", "auto|forward|backward|step", "",
+            "after what gathered weights are let go"),
   ENUM_ROW ("sharding.cpu_offload", sharding.cpu_offload, "none", "none/false/no|optimizer|params/true/yes", "",
             "what lives in host memory"),
 
-  ENUM_ROW ("pipeline.schedule", pipeline.schedule, "1f1b", "gpipe|1f1b|interleaved|zbh1/zb-h1", "", "order of forward and backward"),
+  ENUM_ROW ("pipeline.schedule", pipeline.schedule, "1f1b", "gpipe|1f1b|interleaved|zbh1/zb-h1", "",
+            "order of forward and backward"),
   INT_ROW ("pipeline.chunks", pipeline.chunks, "1", "", ">0", "", "model chunks a stage (interleaved)"),
-  STR_ROW ("pipeline.split", pipeline.split, "", "layers", "", "layers of each stage, such as 5,3; empty: as even as can be", true),
+  STR_ROW ("pipeline.split", pipeline.split, "", "layers", "", "layers of each stage, such as 5,3; empty: as even as can be",
+           true),
 
   ENUM_ROW ("recompute.mode", recompute.mode, "none", "none/false|selective|full/true", "recompute_granularity",
             "activations computed again in the backward pass"),
@@ -101,26 +107,31 @@ const struct row conf_row[] = {
 
   COUNT_ROW ("train.steps", train.steps, "100", "steps", ">0", "train_iters", "optimizer steps"),
   INT_ROW ("train.seq_len", train.seq_len, "256", "tokens", ">0", "seq_length", "length of a sequence"),
-  INT_ROW ("train.micro_batch", train.micro_batch, "1", "sequences", ">0", "micro_batch_size", "sequences computed at once by a rank"),
+  INT_ROW ("train.micro_batch", train.micro_batch, "1", "sequences", ">0", "micro_batch_size",
+           "sequences computed at once by a rank"),
   INT_ROW ("train.global_batch", train.global_batch, "0", "sequences", ">=0", "global_batch_size",
            "sequences a step; 0: micro_batch x dp"),
   ENUM_ROW ("train.dtype", train.dtype, "bf16", FLOATS, "", "type of the computation; masters are fp32 always"),
   INT_ROW ("train.seed", train.seed, "1", "", ">=0", "seed", "of the initial weights and the order of the data"),
   INT_ROW ("train.max_bad_steps", train.max_bad_steps, "10", "steps", ">0", "",
            "steps in a row skipped for NaN or infinity that end the run (exit 5)"),
-  COUNT_ROW ("train.loss_chunk", train.loss_chunk, "0", "tokens", ">=0", "", "tokens whose logits exist at once; 0: by the vocabulary"),
+  COUNT_ROW ("train.loss_chunk", train.loss_chunk, "0", "tokens", ">=0", "",
+             "tokens whose logits exist at once; 0: by the vocabulary"),
 
   REAL_ROW ("optimizer.lr", optimizer.lr, "3e-4", "", ">=0", "optimizer.learning_rate lr learning_rate", "peak learning rate"),
   REAL_ROW ("optimizer.beta1", optimizer.beta1, "0.9", "", "[0,1)", "adam_beta1", "decay of AdamW's first moment"),
   REAL_ROW ("optimizer.beta2", optimizer.beta2, "0.95", "", "[0,1)", "adam_beta2", "decay of AdamW's second moment"),
   REAL_ROW ("optimizer.eps", optimizer.eps, "1e-8", "", ">0", "adam_eps", "AdamW's epsilon"),
-  REAL_ROW ("optimizer.weight_decay", optimizer.weight_decay, "0.1", "", ">=0", "weight_decay", "decay of matrices, not norms and biases"),
+  REAL_ROW ("optimizer.weight_decay", optimizer.weight_decay, "0.1", "", ">=0", "weight_decay",
+            "decay of matrices, not norms and biases"),
   REAL_ROW ("optimizer.clip", optimizer.clip, "1.0", "", ">=0", "clip_grad", "largest global gradient norm; 0: no clipping"),
 
-  ENUM_ROW ("schedule.type", schedule.type, "cosine", "constant|linear|cosine|wsd", "lr_decay_style", "shape of the learning rate"),
+  ENUM_ROW ("schedule.type", schedule.type, "cosine", "constant|linear|cosine|wsd", "lr_decay_style",
+            "shape of the learning rate"),
   COUNT_ROW ("schedule.warmup", schedule.warmup, "20", "steps", ">=0", "lr_warmup_iters",
              "linear warm-up; left out: 20, or a tenth of the steps where that is less"),
-  REAL_ROW ("schedule.min_lr", schedule.min_lr, "3e-5", "", ">=0", "min_lr", "last learning rate; left out: a tenth of optimizer.lr"),
+  REAL_ROW ("schedule.min_lr", schedule.min_lr, "3e-5", "", ">=0", "min_lr",
+            "last learning rate; left out: a tenth of optimizer.lr"),
   COUNT_ROW ("schedule.steps", schedule.steps, "0", "steps", ">=0", "lr_decay_iters", "length of the schedule; 0: train.steps"),
   COUNT_ROW ("schedule.decay", schedule.decay, "0", "steps", ">=0", "lr_wsd_decay_iters", "wsd: the last steps; 0: a tenth"),
 
@@ -189,10 +200,12 @@ static void choice_name (const char *choices, int index, char *out, size_t size)
 
 static bool parse_int (const char *text, bool suffix, int64_t *v)
 {
-  static const struct { const char *name; int64_t by; } scale[] = { { "", 1 }, { "k", 1000 }, { "M", 1000000 }, { "G", 1000000000 } };
+  static const struct { const char *name; int64_t by; } scale[] = { { "", 1 }, { "k", 1000 }, { "M", 1000000 },
+    { "G", 1000000000 } };
   char *end;
   const char *digits = text + (*text == '-');
-  if (*digits < '0' || *digits > '9' || (*digits == '0' && digits[1] >= '0' && digits[1] <= '9')) return false;   /* 010: eight or ten? */
+  if (*digits < '0' || *digits > '9') return false;
+  if (*digits == '0' && digits[1] >= '0' && digits[1] <= '9') return false;   /* 010: eight or ten? */
   errno = 0;
   *v = strtoll (text, &end, 10);
   if (errno) return false;

@@ -30,7 +30,8 @@ static int join (struct reader *r, const char *key, const yaml_node_t *n, char o
     if (item->type != YAML_SCALAR_NODE || !whole_text (item))
       return user_err (r->e, "%s line %d: %s: a list of plain values is expected", r->name, LINE (item), key);
     at += snprintf (out + at, STR - at, "%s%s", at ? "," : "", text_of (item));
-    if (at >= STR) return user_err (r->e, "%s line %d: %s: the list is longer than %d characters", r->name, LINE (item), key, STR - 1);
+    if (at >= STR) return user_err (r->e, "%s line %d: %s: the list is longer than %d characters", r->name, LINE (item), key,
+                                    STR - 1);
   }
   return 0;
 }
@@ -88,12 +89,13 @@ static int read_stream (struct reader *r, yaml_parser_t *p, const char *prefix)
   for (int n = 0; ; n++) {
     yaml_document_t doc;
     if (!yaml_parser_load (p, &doc))
-      return user_err (r->e, "%s line %d: not YAML: %s%s%s", r->name, (int) p->problem_mark.line + 1, p->context ? p->context : "",
-                       p->context ? ": " : "", p->problem ? p->problem : "unreadable");
+      return user_err (r->e, "%s line %d: not YAML: %s%s%s", r->name, (int) p->problem_mark.line + 1,
+                       p->context ? p->context : "", p->context ? ": " : "", p->problem ? p->problem : "unreadable");
     r->doc = &doc;
     bool end = !yaml_document_get_root_node (&doc);
     int rc = 0;
-    if (!end && n) rc = user_err (r->e, "%s line %d: a second document; one is expected", r->name, LINE (yaml_document_get_root_node (&doc)));
+    if (!end && n) rc = user_err (r->e, "%s line %d: a second document; one is expected", r->name,
+                                  LINE (yaml_document_get_root_node (&doc)));
     else rc = read_document (r, prefix);
     yaml_document_delete (&doc);
     if (rc || end) return rc;
@@ -103,6 +105,7 @@ static int read_stream (struct reader *r, yaml_parser_t *p, const char *prefix)
 int yaml_settings (struct settings *s, const char *path, const char *prefix, struct err *e)
 {
   const char *slash = strrchr (path, '/');
+  s->path = path;
   snprintf (s->source, sizeof s->source, "%s", slash && strlen (path) >= 100 ? slash + 1 : path);
   FILE *f = fopen (path, "rb");
   if (!f) return user_err (e, "cannot open %s: %s", path, strerror (errno));

@@ -94,8 +94,8 @@ int64_t arch_matmul_params (const struct arch *a)
   return mul_exact (a->layers, block_count (a, 1, 2)) + mul_exact (a->vocab, a->dim);
 }
 
-/* A query sees T / 2 keys on average, or with a window W < T as many as W - W^2 / 2T; scores and values, forward and backward, take
-   12 d operations for each. */
+/* A query sees T / 2 keys on average, or with a window W < T as many as W - W^2 / 2T; scores and values, forward and backward,
+   take 12 d operations for each. */
 double arch_flops_token (const struct arch *a, int64_t seq)
 {
   double t = (double) seq, w = (double) a->window;
@@ -163,8 +163,8 @@ int arch_check_tp (const struct arch *a, int tp, struct err *e)
   long long n = a->heads % tp ? a->heads : a->ffn % tp ? a->ffn : a->kv_heads;
   if (a->heads % tp || a->ffn % tp)
     return user_err (e, "model.%s %lld is not a multiple of mesh.tp %d; this model can be cut by tp %s", what, n, tp, can);
-  return user_err (e, "neither of model.kv_heads %lld and mesh.tp %d is a multiple of the other, so KV heads can be neither cut nor "
-                   "copied; this model can be cut by tp %s", n, tp, can);
+  return user_err (e, "neither of model.kv_heads %lld and mesh.tp %d is a multiple of the other, so KV heads can be neither cut "
+                   "nor copied; this model can be cut by tp %s", n, tp, can);
 }
 
 #define LARGEST (INT64_C (1) << 31)   /* of one extent: products of two fit in 63 bits */
@@ -177,12 +177,13 @@ static int check_extents (const struct arch *a, struct err *e)
   };
   for (int i = 0; i < LEN (row); i++) {
     if (row[i].n < 1) return user_err (e, "model.%s is %lld: it must be positive", row[i].name, (long long) row[i].n);
-    if (row[i].n >= LARGEST) return user_err (e, "model.%s is %lld: over the largest, 2^31 - 1", row[i].name, (long long) row[i].n);
+    if (row[i].n >= LARGEST)
+      return user_err (e, "model.%s is %lld: over the largest, 2^31 - 1", row[i].name, (long long) row[i].n);
   }
   if (a->heads * a->head_dim >= LARGEST)
     return user_err (e, "model.heads %lld x model.head_dim %lld is over 2^31 - 1", (long long) a->heads, (long long) a->head_dim);
-  double most = (double) a->layers * ((double) a->dim * (2.0 * a->heads * a->head_dim + 2.0 * a->kv_heads * a->head_dim + 3.0 * a->ffn))
-                + 2.0 * a->vocab * a->dim;
+  double layer = a->dim * (2.0 * a->heads * a->head_dim + 2.0 * a->kv_heads * a->head_dim + 3.0 * a->ffn);
+  double most = a->layers * layer + 2.0 * a->vocab * a->dim;
   if (most > 1e17) return user_err (e, "the model has %.3g parameters: over the largest, 1e17", most);
   return 0;
 }
@@ -194,9 +195,11 @@ static int check_rope (const struct arch *a, struct err *e)
   if (!(a->rope_scaling.factor >= 1))
     return user_err (e, "model.rope_scaling.factor is %g: it must be 0 (none) or at least 1", a->rope_scaling.factor);
   if (!(a->rope_scaling.low > 0 && a->rope_scaling.high > a->rope_scaling.low))
-    return user_err (e, "model.rope_scaling.low %g and .high %g: 0 < low < high is needed", a->rope_scaling.low, a->rope_scaling.high);
+    return user_err (e, "model.rope_scaling.low %g and .high %g: 0 < low < high is needed", a->rope_scaling.low,
+                     a->rope_scaling.high);
   if (a->rope_scaling.original < 1)
-    return user_err (e, "model.rope_scaling.original is %lld: with a factor it must be positive", (long long) a->rope_scaling.original);
+    return user_err (e, "model.rope_scaling.original is %lld: with a factor it must be positive",
+                     (long long) a->rope_scaling.original);
   return 0;
 }
 
@@ -205,7 +208,8 @@ int arch_check (const struct arch *a, struct err *e)
   if (check_extents (a, e)) return -1;
   if (a->head_dim % 2) return user_err (e, "model.head_dim is %lld: it must be even, RoPE turns pairs", (long long) a->head_dim);
   if (a->heads % a->kv_heads)
-    return user_err (e, "model.heads %lld is not a multiple of model.kv_heads %lld", (long long) a->heads, (long long) a->kv_heads);
+    return user_err (e, "model.heads %lld is not a multiple of model.kv_heads %lld", (long long) a->heads,
+                     (long long) a->kv_heads);
   if (!(a->norm_eps > 0)) return user_err (e, "model.norm_eps is %g: it must be positive", a->norm_eps);
   if (!(a->init_std > 0)) return user_err (e, "model.init_std is %g: it must be positive", a->init_std);
   if (a->max_seq < 0) return user_err (e, "model.max_seq is %lld: it must be 0 (any) or positive", (long long) a->max_seq);
@@ -230,7 +234,8 @@ static int split_given (const struct arch *a, int stages, const char *split, int
   }
   if (++count != stages) return user_err (e, "pipeline.split \"%s\" has %d stages, the pipeline has %d", split, count, stages);
   if (sum != a->layers)
-    return user_err (e, "pipeline.split \"%s\" has %lld layers, the model has %lld", split, (long long) sum, (long long) a->layers);
+    return user_err (e, "pipeline.split \"%s\" has %lld layers, the model has %lld", split, (long long) sum,
+                     (long long) a->layers);
   return 0;
 }
 
@@ -239,7 +244,8 @@ int arch_split (const struct arch *a, int stages, const char *split, int64_t *n,
   if (stages < 1) return user_err (e, "a pipeline of %d stages: it must be positive", stages);
   if (split && *split) return split_given (a, stages, split, n, e);
   if (a->layers < stages)
-    return user_err (e, "model.layers %lld cannot fill a pipeline of %d stages: each needs a layer", (long long) a->layers, stages);
+    return user_err (e, "model.layers %lld cannot fill a pipeline of %d stages: each needs a layer", (long long) a->layers,
+                     stages);
   for (int i = 0; i < stages; i++) n[i] = a->layers / stages + (i < a->layers % stages);
   return 0;
 }

@@ -49,7 +49,7 @@ static void refused (const char *yaml, const char *options, const char *words)
   if (!good) fprintf (stderr, "# `%s` is not `%s`\n", e.msg, words);
   char what[80];
   snprintf (what, sizeof what, "%s %s", yaml ? yaml : "", options);
-  for (char *s = what; *s; s++) if (*s == '\n' || *s == '#') *s = ' ';
+  for (char *s = what; *s; s++) if (*s < ' ' || *s > '~' || *s == '#') *s = ' ';
   tap_ok (good, "refused: %s", what);
 }
 
@@ -93,6 +93,8 @@ static const struct { const char *yaml, *options, *words; } bad[] = {
   { TINY "train.seq_len: {a: 1}\n", "", "train.seq_len.a|nearest is train.seq_len" },
   { TINY "optimizer.lr: fast\n", "", "optimizer.lr|number|`fast`" },
   { TINY "optimizer.lr: 1e-3x\n", "", "optimizer.lr|`1e-3x`" },
+  { TINY "optimizer.lr: 1.2.3\n", "", "optimizer.lr|`1.2.3`" },
+  { TINY "optimizer.lr: 3e\n", "", "optimizer.lr|`3e`" },
   { TINY "optimizer.lr: nan\n", "", "optimizer.lr|`nan`" },
   { TINY "optimizer.lr: 1e999\n", "", "optimizer.lr|`1e999`" },
   { TINY "optimizer.lr: 1e-999\n", "", "optimizer.lr" },
@@ -103,7 +105,9 @@ static const struct { const char *yaml, *options, *words; } bad[] = {
   { TINY "train.dtype: fp16\n", "", "train.dtype|fp32|bf16|`fp16`" },
   { TINY "sharding.strategy: FULL\n", "", "sharding.strategy|NO_SHARD|HYBRID_SHARD|`FULL`" },
   { TINY "run.device: gpu\n", "", "run.device|auto|cuda|`gpu`" },
-  { TINY "run.dir: \"a\\xffb\\0\"\n", "", "run.dir" },
+  { TINY "run.dir: \"a\\0b\"\n", "", "line 2: run.dir|zero byte" },
+  { TINY, "--run.dir=a\xff", "--run.dir|UTF-8" },
+  { TINY, "--run.dir=\xed\xa0\x80", "--run.dir|UTF-8" },
   { TINY, "--train-iters 12abc", "--train-iters = train.steps|whole number|`12abc`" },
   { TINY, "--run.overlap=maybe", "--run.overlap|true or false" },
   { TINY, "--run.overlap maybe", "`maybe` is not an option" },
@@ -130,6 +134,7 @@ static const struct { const char *yaml, *options, *words; } bad[] = {
   { TINY "mesh.order: tp-pp\n", "", "mesh.order|`tp-pp`" },
   { TINY "mesh.order: tp-pp-dp-tp\n", "", "mesh.order" },
   { TINY "mesh.order: tp-pp-dp-dp_shard\n", "", "mesh.order" },
+  { TINY "mesh.order: tp-pp-dp_shard\n", "", "mesh.order" },
   { TINY "mesh.order: tp-pp-cp\n", "", "mesh.order|`tp-pp-cp`" },
   { TINY "mesh.tp: 3\n", "", "model.heads 8|mesh.tp 3|1, 2, 4 or 8" },
   { TINY "mesh.pp: 5\n", "", "model.layers 4|mesh.pp 5" },
@@ -166,14 +171,16 @@ static const struct { const char *yaml, *options, *words; } bad[] = {
   { "a: &a {b: *a}\n", "", FILE_NAME " line 1" },
   { "a: &a {b: 1, c: &c {d: 1}, <<: *c}\n", "", FILE_NAME " line 1: a.b" },
   /* other systems */
-  { TINY "fsdp_config: {fsdp_sharding_stratgy: FULL_SHARD}\n", "", "line 2|fsdp_sharding_stratgy|nearest is fsdp_sharding_strategy" },
+  { TINY "fsdp_config: {fsdp_sharding_stratgy: FULL_SHARD}\n", "",
+    "line 2|fsdp_sharding_stratgy|nearest is fsdp_sharding_strategy" },
   { TINY "fsdp_config: {fsdp_sharding_strategy: FULL}\n", "", "line 2|fsdp_sharding_strategy|SHARD_GRAD_OP|`FULL`" },
   { TINY "fsdp_config: {fsdp_sharding_strategy: 5}\n", "", "fsdp_sharding_strategy 5|HYBRID_SHARD (4)" },
   { TINY "fsdp_config: {fsdp_auto_wrap_policy: SIZE_BASED_WRAP}\n", "", "SIZE_BASED_WRAP needs fsdp_min_num_params" },
   { TINY "fsdp_config: {fsdp_offload_params: maybe}\n", "", "fsdp_offload_params|true, false|`maybe`" },
   { TINY "fsdp_config: {fsdp_version: 2}\nmixed_precison: bf16\n", "", "line 3: mixed_precison|nearest is mixed_precision" },
   { TINY "fsdp_config: {fsdp_version: 2}\nmixed_precision: fp16\n", "", "mixed_precision fp16|bf16" },
-  { TINY "fsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\nsharding.strategy: NO_SHARD\n", "", "fsdp_sharding_strategy|sharding.strategy|both" },
+  { TINY "fsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\nsharding.strategy: NO_SHARD\n", "",
+    "fsdp_sharding_strategy|sharding.strategy|both" },
   { TINY "fsdp_config: 3\n", "", "fsdp_config is a section" },
   { TINY "mixed_precision: bf16\n", "", "line 2: mixed_precision|no such option" },
   { TINY, "--num-layers-per-virtual-pipeline-stage 2", "pipeline.schedule interleaved" },
@@ -185,15 +192,20 @@ static const struct { const char *yaml, *options, *words; } bad[] = {
 static void good_yaml (void)
 {
   struct conf *c = load (NULL, "--model tiny");
-  tap_ok (c->sharding.strategy == FULL_SHARD && !strcmp (c->sharding.wrap, "layer") && c->sharding.prefetch == 2 && c->train.steps == 100
-          && c->train.seq_len == 256 && c->train.dtype == DT_BF16 && c->optimizer.lr == 3e-4 && c->optimizer.beta2 == 0.95 && c->run.overlap
-          && c->mesh.tp == 0 && c->debug.nan_rank == -1 && c->train.max_bad_steps == 10 && c->schedule.type == LR_COSINE, "defaults");
+  tap_ok (c->sharding.strategy == FULL_SHARD && !strcmp (c->sharding.wrap, "layer") && c->sharding.prefetch == 2
+          && c->train.steps == 100
+          && c->train.seq_len == 256 && c->train.dtype == DT_BF16 && c->optimizer.lr == 3e-4 && c->optimizer.beta2 == 0.95
+          && c->run.overlap
+          && c->mesh.tp == 0 && c->debug.nan_rank == -1 && c->train.max_bad_steps == 10 && c->schedule.type == LR_COSINE,
+          "defaults");
   tap_ok (!strcmp (c->model, "tiny") && c->arch.dim == 64 && c->arch.head_dim == 8 && c->arch.kv_heads == 2, "a model by name");
   c = load ("model: tiny\ntrain: {steps: 200, seq_len: 64}\nmesh:\n  tp: 2\n  dp: 2\nrun.dir: runs/demo # comment\nsharding: {strategy: zero2}\n", "");
   tap_ok (c->train.steps == 200 && c->mesh.tp == 2 && c->mesh.dp_shard == 2 && !strcmp (c->run.dir, "runs/demo")
           && c->sharding.strategy == SHARD_GRAD_OP, "nested, flow, dotted keys");
-  c = load ("train:\n  steps: 200\nmodel: tiny\n", "--train.steps 300 --run.overlap false --run.resume --eval.every=5 --train.seq-len 32");
-  tap_ok (c->train.steps == 300 && !c->run.overlap && c->run.resume && c->eval.every == 5 && c->train.seq_len == 32, "the command line has the last word");
+  c = load ("train:\n  steps: 200\nmodel: tiny\n",
+            "--train.steps 300 --run.overlap false --run.resume --eval.every=5 --train.seq-len 32");
+  tap_ok (c->train.steps == 300 && !c->run.overlap && c->run.resume && c->eval.every == 5 && c->train.seq_len == 32,
+          "the command line has the last word");
   c = load ("model: tiny\ndata: {train: [0.7:a.h5, '0.3:b c.h5'], valid: v.h5}\npipeline: {split: [3, 1]}\nmesh.pp: 2\n", "");
   tap_ok (!strcmp (c->data.train, "0.7:a.h5,0.3:b c.h5") && !strcmp (c->pipeline.split, "3,1"), "lists");
   c = load (TINY "train.steps: 1.5M\nrun.save_every: 2k\nschedule.warmup: 2000\n", "");
@@ -215,10 +227,13 @@ static void models (void)
   tap_ok (!strcmp (c->model, "(mapping)") && c->arch.kv_heads == 6 && c->arch.head_dim == 16 && c->arch.rope_scaling.factor == 8
           && c->arch.rope_scaling.high == 4, "a model written out");
   c = load ("model: {base: qwen3-8b, layers: 2}\ntrain.seq_len: 9\n", "--model llama3.1-8b --model.layers 3");
-  tap_ok (!c->arch.qk_norm && c->arch.layers == 3 && c->arch.rope_scaling.factor == 8 && c->arch.dim == 4096 && c->arch.norm_eps == 1e-5,
+  tap_ok (!c->arch.qk_norm && c->arch.layers == 3 && c->arch.rope_scaling.factor == 8 && c->arch.dim == 4096
+          && c->arch.norm_eps == 1e-5,
           "another model on the command line replaces all of the file's");
-  c = load (TINY, "--num-layers 2 --hidden-size 128 --num-attention-heads 16 --num-query-groups 4 --ffn-hidden-size 64 --vocab-size 300");
-  tap_ok (c->arch.layers == 2 && c->arch.dim == 128 && c->arch.heads == 16 && c->arch.kv_heads == 4 && c->arch.ffn == 64 && c->arch.vocab == 300
+  c = load (TINY,
+            "--num-layers 2 --hidden-size 128 --num-attention-heads 16 --num-query-groups 4 --ffn-hidden-size 64 --vocab-size 300");
+  tap_ok (c->arch.layers == 2 && c->arch.dim == 128 && c->arch.heads == 16 && c->arch.kv_heads == 4 && c->arch.ffn == 64
+          && c->arch.vocab == 300
           && c->arch.head_dim == 8, "Megatron's names change the model");
   c = load (NULL, "--num-layers 2 --hidden-size 128 --num-attention-heads 16 --ffn-hidden-size 64 --vocab-size 300");
   tap_ok (!strcmp (c->model, "(mapping)") && c->arch.kv_heads == 16 && c->arch.head_dim == 8, "or make one");
@@ -226,22 +241,101 @@ static void models (void)
   fputs ("hidden_size: 32\nnum_hidden_layers: 1\nnum_attention_heads: 4\nintermediate_size: 64\nvocab_size: 99\ntie_word_embeddings: true\n", f);
   fclose (f);
   c = load ("model: t_conf.model.yaml\n", "");
-  tap_ok (c->arch.dim == 32 && c->arch.vocab == 99 && c->arch.tied && !strcmp (c->model, "t_conf.model.yaml"), "a file with Hugging Face's keys");
+  tap_ok (c->arch.dim == 32 && c->arch.vocab == 99 && c->arch.tied && !strcmp (c->model, "t_conf.model.yaml"),
+          "a file with Hugging Face's keys");
   unlink ("t_conf.model.yaml");
+}
+
+static void put_file (const char *name, const char *text)
+{
+  FILE *f = fopen (name, "w");
+  fputs (text, f);
+  fclose (f);
+}
+
+static void places (void)
+{
+  struct conf c;
+  struct err e = { 0 };
+  if (system ("mkdir -p t_conf.tmp.d/models")) return;
+  put_file ("t_conf.tmp.d/models/tiny.yaml", "{dim: 32, layers: 1, heads: 2, ffn: 8, vocab: 9}\n");
+  put_file ("t_conf.tmp.d/run.yaml", "model: models/tiny.yaml\n");
+  conf_default (&c);
+  tap_ok (!conf_load (&c, "t_conf.tmp.d/run.yaml", 0, NULL, &e) && c.arch.dim == 32,
+          "a model's path is also sought beside the run's file");
+  setenv ("TESSERA_SHARE", "t_conf.tmp.d", 1);
+  int64_t own = load (TINY, "")->arch.dim, ours = load ("model: demo\n", "")->arch.dim;
+  unsetenv ("TESSERA_SHARE");
+  tap_ok (own == 32 && ours == 192 && load (TINY, "")->arch.dim == 64,
+          "TESSERA_SHARE comes first, the program's own models after");
+  put_file ("t_conf.tmp.d/models/tiny.yaml", "dim: 32\nlayer: 1\n");
+  refused ("model: t_conf.tmp.d/models/tiny.yaml\n", "",
+           "t_conf.tmp.d/models/tiny.yaml line 2: model.layer|nearest is model.layers");
+  put_file ("t_conf.tmp.d/models/tiny.yaml", "dim: 32\ndim: 33\n");
+  refused ("model: t_conf.tmp.d/models/tiny.yaml\n", "", "tiny.yaml line 2: model.dim|second time");
+  put_file ("t_conf.tmp.d/models/tiny.yaml", "base: demo\n");
+  refused ("model: t_conf.tmp.d/models/tiny.yaml\n", "", "tiny.yaml line 1: model.base|stands alone");
+  if (system ("rm -r t_conf.tmp.d")) return;
+  tap_ok (conf_load (&c, "nowhere.yaml", 0, NULL, &e) == -1 && e.code == EXIT_USER
+          && strstr (e.msg, "nowhere.yaml: No such file") != NULL, "no such file");
+}
+
+/* What loading says, stdout and stderr together, into OUT. */
+static void heard (const char *yaml, const char *options, char out[static 4096])
+{
+  fflush (NULL);
+  int keep[2] = { dup (1), dup (2) };
+  FILE *f = fopen ("t_conf.tmp.out", "w+");
+  dup2 (fileno (f), 1);
+  dup2 (fileno (f), 2);
+  say_level (SAY_INFO);
+  load (yaml, options);
+  say_level (SAY_ERROR);
+  fflush (NULL);
+  dup2 (keep[0], 1);
+  dup2 (keep[1], 2);
+  close (keep[0]);
+  close (keep[1]);
+  rewind (f);
+  out[fread (out, 1, 4095, f)] = 0;
+  fclose (f);
+  unlink ("t_conf.tmp.out");
+}
+
+static void said (void)
+{
+  char out[4096];
+  heard (TINY, "--train.seq_len 2048", out);
+  tap_ok (!*out, "nothing to say of a plain file");
+  heard (TINY, "--train.seq_len 2049", out);
+  tap_ok (strstr (out, "warning: train.seq_len 2049") && strstr (out, "model.max_seq 2048") != NULL,
+          "a sequence longer than the model's is warned of");
+  heard (TINY "fsdp_config: {fsdp_use_orig_params: true, fsdp_offload_params: true, fsdp_state_dict_type: FULL_STATE_DICT}\n", "",
+         out);
+  tap_ok (strstr (out, "fsdp_offload_params -> sharding.cpu_offload params")
+          && strstr (out, "without effect here: fsdp_use_orig_params\n")
+          && strstr (out, "checkpoints are sharded") != NULL, "translations are said, and what has no effect");
+  heard ("model: {base: tiny, layers: 8}\n", "--model demo", out);
+  tap_ok (strstr (out, "line 1: model.base gives way to --model") != NULL, "and that a file's model gives way");
+  heard (TINY, "--sequence-parallel", out);
+  tap_ok (strstr (out, "sequence_parallel") != NULL, "and a flag that is always on");
 }
 
 static void megatron (void)
 {
-  struct conf *c = load (TINY, "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --data-parallel-size 4 --micro-batch-size 2 "
+  struct conf *c = load (TINY,
+                         "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --data-parallel-size 4 --micro-batch-size 2 "
     "--global-batch-size 16 --seq-length 128 --train-iters 500 --lr 1e-3 --min-lr 1e-4 --lr-decay-style linear --lr-warmup-iters 10 "
     "--lr-decay-iters 400 --weight-decay 0.2 --adam-beta1 0.8 --adam-beta2 0.9 --adam-eps 1e-7 --clip-grad 0.5 --seed 7 "
     "--recompute-granularity full --save-interval 50 --eval-interval 20 --eval-iters 3 --bf16 --sequence-parallel --use-distributed-optimizer");
   tap_ok (c->mesh.tp == 8 && c->mesh.pp == 2 && c->mesh.dp_shard == 4 && c->train.micro_batch == 2 && c->train.global_batch == 16
           && c->train.seq_len == 128 && c->train.steps == 500, "Megatron: mesh and batch");
   tap_ok (c->optimizer.lr == 1e-3 && c->schedule.min_lr == 1e-4 && c->schedule.type == LR_LINEAR && c->schedule.warmup == 10
-          && c->schedule.steps == 400 && c->optimizer.weight_decay == 0.2 && c->optimizer.beta1 == 0.8 && c->optimizer.beta2 == 0.9
+          && c->schedule.steps == 400 && c->optimizer.weight_decay == 0.2 && c->optimizer.beta1 == 0.8
+          && c->optimizer.beta2 == 0.9
           && c->optimizer.eps == 1e-7 && c->optimizer.clip == 0.5, "Megatron: optimizer and schedule");
-  tap_ok (c->train.seed == 7 && c->recompute.mode == RECOMPUTE_FULL && c->run.save_every == 50 && c->eval.every == 20 && c->eval.batches == 3
+  tap_ok (c->train.seed == 7 && c->recompute.mode == RECOMPUTE_FULL && c->run.save_every == 50 && c->eval.every == 20
+          && c->eval.batches == 3
           && c->train.dtype == DT_BF16 && c->sharding.strategy == SHARD_OPT, "Megatron: the rest");
   c = load (TINY, "--train.steps 5 --train.steps 5 --bf16 --train.dtype bf16 --untie-embeddings-and-output-weights");
   tap_ok (c->train.steps == 5 && !c->arch.tied, "saying the same twice is no contradiction");
@@ -256,13 +350,15 @@ static void accelerate (void)
     "  fsdp_activation_checkpointing: true\nmain_process_ip: null\nrdzv_backend: static\n";
   struct conf *c = load (article, "--model tiny");
   tap_ok (c->sharding.strategy == SHARD_GRAD_OP && !strcmp (c->sharding.wrap, "layer") && c->sharding.prefetch == 0
-          && c->sharding.cpu_offload == OFFLOAD_PARAMS && c->recompute.mode == RECOMPUTE_FULL && c->train.dtype == DT_BF16, "accelerate's file");
+          && c->sharding.cpu_offload == OFFLOAD_PARAMS && c->recompute.mode == RECOMPUTE_FULL && c->train.dtype == DT_BF16,
+          "accelerate's file");
   c = load ("fsdp_config: {fsdp_auto_wrap_policy: SIZE_BASED_WRAP, fsdp_min_num_params: 1000000, fsdp_backward_prefetch: BACKWARD_PRE, "
             "fsdp_state_dict_type: FULL_STATE_DICT, fsdp_sharding_strategy: 4}\nmixed_precision: 'no'\nuse_cpu: true\nmodel: tiny\n", "");
   tap_ok (!strcmp (c->sharding.wrap, "size:1000000") && c->sharding.prefetch == 2 && c->sharding.strategy == HYBRID_SHARD
           && c->train.dtype == DT_F32 && !strcmp (c->run.device, "cpu"), "by size, by number, in one file with our keys");
   c = load (TINY "fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: false}\n", "");
-  tap_ok (c->sharding.reshard == RESHARD_BACKWARD && c->sharding.strategy == FULL_SHARD, "version 2: reshard_after_forward false");
+  tap_ok (c->sharding.reshard == RESHARD_BACKWARD && c->sharding.strategy == FULL_SHARD,
+          "version 2: reshard_after_forward false");
   c = load (TINY "fsdp_config: {fsdp_reshard_after_forward: NO_SHARD, fsdp_sharding_strategy: NO_SHARD}\n", "");
   tap_ok (c->sharding.strategy == NO_SHARD, "reshard_after_forward as a strategy's name");
   c = load (TINY "distributed_type: MULTI_GPU\n", "--fsdp_offload_params false --fsdp_auto_wrap_policy NO_WRAP");
@@ -303,22 +399,29 @@ static void dumps (void)
 {
   tap_ok (round_trip (load (TINY, "")), "the defaults read back to the bit");
   tap_ok (round_trip (load ("model: llama3.1-405b\noptimizer: {lr: 0.1234567890123456789, eps: 1e-310}\nrun.dir: \"a b: #\\\"\\\\ \\xe9\\t'\"\n"
-                            "data.train: [\"0.5:- x\", y]\ndebug.dump: '~'\ndata.tokenizer: 'null'\nrun.max_minutes: 1e100\n", "")),
+                            "data.train: [\"0.5:- x\", y]\ndebug.dump: '~'\ndata.tokenizer: 'null'\nrun.max_minutes: 1e100\n",
+                            "")),
           "odd numbers and texts read back");
-  tap_ok (round_trip (load ("model: {base: qwen2.5-7b, init_std: 0.3}\nmodel.rope_theta: 1000001\n", "--sharding.strategy HYBRID_SHARD "
-                            "--mesh.dp_replicate 2 --mesh.order dp-tp-pp --pipeline.schedule interleaved --pipeline.chunks 2")), "a changed model reads back");
+  tap_ok (round_trip (load ("model: {base: qwen2.5-7b, init_std: 0.3}\nmodel.rope_theta: 1000001\n",
+                            "--sharding.strategy HYBRID_SHARD "
+                            "--mesh.dp_replicate 2 --mesh.order dp-tp-pp --pipeline.schedule interleaved --pipeline.chunks 2")),
+          "a changed model reads back");
 }
 
 /* Another value than ROW has in C, as text: one that passes the checks. */
 static void other_value (const struct row *r, const struct conf *c, char out[static STR])
 {
-  static const char *const special[][2] = { { "model.dim", "128" }, { "model.heads", "4" }, { "model.kv_heads", "4" }, { "model.head_dim", "16" },
+  static const char *const special[][2] = { { "model.dim", "128" }, { "model.heads", "4" }, { "model.kv_heads", "4" },
+                                            { "model.head_dim", "16" },
     { "model.rope_scaling.factor", "8" }, { "data.format", "u16" }, { "run.device", "cpu" }, { "mesh.order", "pp-tp-dp" },
-    { "mesh.dp_replicate", "1" }, { "mesh.tp", "2" }, { "sharding.wrap", "model" }, { "pipeline.chunks", "3" }, { "pipeline.split", "4" },
-    { "model.rope_scaling.high", "9" }, { "train.global_batch", "8" }, { "schedule.min_lr", "1e-5" }, { "schedule.steps", "90" } };
+    { "mesh.dp_replicate", "1" }, { "mesh.tp", "2" }, { "sharding.wrap", "model" }, { "pipeline.chunks", "3" },
+      { "pipeline.split", "4" },
+    { "model.rope_scaling.high", "9" }, { "train.global_batch", "8" }, { "schedule.min_lr", "1e-5" },
+      { "schedule.steps", "90" } };
   char all[256];
   row_get (r, c, out);
-  for (int i = 0; i < LEN (special); i++) if (!strcmp (r->name, special[i][0])) { snprintf (out, STR, "%s", special[i][1]); return; }
+  for (int i = 0; i < LEN (special); i++) if (!strcmp (r->name, special[i][0])) { snprintf (out, STR, "%s",
+      special[i][1]); return; }
   switch (r->type) {
   case T_INT: case T_COUNT: snprintf (out, STR, "%lld", atoll (out) + 1); break;
   case T_REAL: snprintf (out, STR, "%.17g", atof (out) * 1.0000001 + (atof (out) == 0)); break;
@@ -343,14 +446,17 @@ static void each_row (void)
     struct conf d = base;
     struct err e;
     char value[STR], option[2 * STR], word[STR], out[2 * STR + 200] = "";
-    if (!strcmp (r->name, "pipeline.chunks") || !strcmp (r->name, "pipeline.split")) continue;   /* bound to the mesh: tested above */
+    if (!strcmp (r->name, "pipeline.chunks") || !strcmp (r->name, "pipeline.split")) continue;
+      /* bound to the mesh: tested above */
     other_value (r, &base, value);
-    snprintf (option, sizeof option, "%s--%s=%s", strcmp (r->name, "optimizer.lr") ? "" : "--schedule.min_lr=3e-5 ", r->name, value);
+    snprintf (option, sizeof option, "%s--%s=%s", strcmp (r->name, "optimizer.lr") ? "" : "--schedule.min_lr=3e-5 ", r->name,
+              value);
     int rc = load_on (&d, NULL, option, &e);
     if (!strcmp (r->name, "pipeline.schedule")) rc = 0, d.pipeline.schedule = SCHED_GPIPE;
     char *now_ = conf_text (&d);
     snprintf (word, sizeof word, "%s ", r->name);
-    int good = !rc && hash_bytes (text, strlen (text), 0) != hash_bytes (now_, strlen (now_), 0) && conf_differ (&base, &d, out, sizeof out)
+    int good = !rc && hash_bytes (text, strlen (text), 0) != hash_bytes (now_, strlen (now_), 0)
+      && conf_differ (&base, &d, out, sizeof out)
                && !strncmp (out, word, strlen (word));
     struct conf back = d;
     char want[256];
@@ -386,15 +492,17 @@ static void table (void)
     strcpy (aliases, r->aliases);
     for (char *a = strtok (aliases, " "); a; a = strtok (NULL, " "))
       if (row_find (a) != i || foreign_find (a, true)) good = 0, fprintf (stderr, "# %s of %s is taken\n", a, r->name);
-    for (int k = 0; k < i; k++) if (r->size && conf_row[k].offset + conf_row[k].size > r->offset && conf_row[k].offset < r->offset + r->size)
+    for (int k = 0; k < i; k++) if (r->size && conf_row[k].offset + conf_row[k].size > r->offset
+                                    && conf_row[k].offset < r->offset + r->size)
       good = 0, fprintf (stderr, "# %s and %s share memory\n", r->name, conf_row[k].name);
   }
   for (int i = 0; i < foreign_rows; i++)
-    good &= foreign_find (foreign_table[i].key, true) == &foreign_table[i] && (!foreign_table[i].target || row_find (foreign_table[i].target) >= 0);
+    good &= foreign_find (foreign_table[i].key, true) == &foreign_table[i]
+      && (!foreign_table[i].target || row_find (foreign_table[i].target) >= 0);
   tap_ok (good, "the table agrees with itself");
   int pages = 0;
   for (const char *s = man; (s = strstr (s, ".TP\n")); s++) pages++;
-  tap_ok (pages == conf_rows && !strstr (man, "\n'"), "and each option is in the man page");
+  tap_ok (pages == conf_rows + foreign_rows && !strstr (man, "\n'"), "and each option is in the man page");
   free (help);
   free (man);
 }
@@ -406,6 +514,8 @@ int main (int argc, char **argv)
   table ();
   good_yaml ();
   models ();
+  places ();
+  said ();
   megatron ();
   accelerate ();
   settled ();

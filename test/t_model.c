@@ -30,21 +30,25 @@ static void counts (void)
     struct err e = { 0 };
     struct arch a = preset (published[i].name, &e);
     int64_t n = arch_params (&a);
-    tap_ok (!e.msg[0] && (n == published[i].params || !published[i].params) && a.max_seq == published[i].exact_max_seq, "%s has %lld parameters",
+    tap_ok (!e.msg[0] && (n == published[i].params || !published[i].params) && a.max_seq == published[i].exact_max_seq,
+            "%s has %lld parameters",
             published[i].name, (long long) n);
   }
   struct err e = { 0 };
   struct arch a = preset ("demo", &e);
-  tap_ok (arch_params (&a) == 2 * 257 * 192 + 192 + 6 * (2 * 192 + 2 * 192 * 192 + 2 * 64 * 192 + 3 * 192 * 512), "demo's by hand");
+  tap_ok (arch_params (&a) == 2 * 257 * 192 + 192 + 6 * (2 * 192 + 2 * 192 * 192 + 2 * 64 * 192 + 3 * 192 * 512),
+          "demo's by hand");
   a = preset ("1b", &e);
-  tap_ok (a.rope_scaling.factor == 32 && a.rope_theta == 500000 && a.tied && a.head_dim == 64, "1b: rope scaling, tied, heads of 64");
+  tap_ok (a.rope_scaling.factor == 32 && a.rope_theta == 500000 && a.tied && a.head_dim == 64,
+          "1b: rope scaling, tied, heads of 64");
   tap_ok (arch_matmul_params (&a) == 1235814400 - (2 * 16 + 1) * 2048, "N counts a tied head once, no norms");
   a = preset ("b124m", &e);
   tap_ok (arch_matmul_params (&a) == 162220800 - 50304 * 768 - 25 * 768, "and leaves an untied lookup table out");
   tap_ok (arch_flops_token (&a, 1024) == 6.0 * arch_matmul_params (&a) + 6.0 * 12 * 768 * 1024, "operations of a token");
   a = preset ("mistral-7b-v0.1", &e);
   tap_ok (arch_flops_token (&a, 4096) == 6.0 * arch_matmul_params (&a) + 6.0 * 32 * 4096 * 4096
-          && arch_flops_token (&a, 8192) == 6.0 * arch_matmul_params (&a) + 12.0 * 32 * 4096 * (4096 - 1024), "a window takes some away");
+          && arch_flops_token (&a, 8192) == 6.0 * arch_matmul_params (&a) + 12.0 * 32 * 4096 * (4096 - 1024),
+            "a window takes some away");
 }
 
 /* How often each element of parameter ID is held over the ranks of TP: all the same number, which the parts say themselves. */
@@ -56,7 +60,8 @@ static int tiles (const struct arch *a, enum pid id, int tp)
   for (int r = 0; r < tp; r++) {
     struct part p;
     param_part (a, id, r, tp, &p);
-    good &= p.row0 >= 0 && p.row0 + p.rows <= rows && p.col0 >= 0 && p.col0 + p.cols <= cols && p.rep_rank >= 0 && p.rep_rank < p.rep_size;
+    good &= p.row0 >= 0 && p.row0 + p.rows <= rows && p.col0 >= 0 && p.col0 + p.cols <= cols && p.rep_rank >= 0
+      && p.rep_rank < p.rep_size;
     if (id == P_EMBED || id == P_HEAD) good &= p.rows + p.pad == vocab_local (a, tp) && (p.rows + p.pad) % 8 == 0;
     else good &= p.pad == 0;
     for (int64_t i = p.row0; good && i < p.row0 + p.rows; i++)
@@ -77,7 +82,8 @@ static int tiles (const struct arch *a, enum pid id, int tp)
 static void cuts (void)
 {
   static const int tp[] = { 1, 2, 3, 4, 8 };
-  struct arch a = { .dim = 24, .layers = 2, .heads = 24, .kv_heads = 2, .head_dim = 4, .ffn = 48, .vocab = 101, .qkv_bias = true, .qk_norm = true,
+  struct arch a = { .dim = 24, .layers = 2, .heads = 24, .kv_heads = 2, .head_dim = 4, .ffn = 48, .vocab = 101, .qkv_bias = true,
+                    .qk_norm = true,
                     .norm_eps = 1e-5, .rope_theta = 1e4, .init_std = 0.02 };
   for (int i = 0; i < LEN (tp); i++) {
     int good = 1, n = 0;
@@ -95,7 +101,8 @@ static void cuts (void)
     struct part q, k;
     param_part (&a, P_Q, r, 8, &q);
     param_part (&a, P_K, r, 8, &k);
-    good &= k.rows == 4 && q.row0 / 4 / (24 / 2) == k.row0 / 4 && (q.row0 + q.rows - 1) / 4 / (24 / 2) == k.row0 / 4 && k.rep_rank == r % 4;
+    good &= k.rows == 4 && q.row0 / 4 / (24 / 2) == k.row0 / 4 && (q.row0 + q.rows - 1) / 4 / (24 / 2) == k.row0 / 4
+      && k.rep_rank == r % 4;
   }
   tap_ok (good, "query heads find their KV head on their own rank");
   a.vocab = 20;
@@ -113,19 +120,30 @@ static void blocks (void)
   tap_ok (block_params (&a, 0, ids) == 1 && ids[0] == P_EMBED && block_params (&a, 1, ids) == 9 && block_params (&a, 5, ids) == 2
           && ids[1] == P_HEAD, "blocks of a plain model");
   a.tied = a.qkv_bias = a.qk_norm = true;
-  tap_ok (block_params (&a, 4, ids) == 14 && block_params (&a, 5, ids) == 1 && ids[0] == P_NORM, "with everything; a tied head has only its norm");
+  tap_ok (block_params (&a, 4, ids) == 14 && block_params (&a, 5, ids) == 1 && ids[0] == P_NORM,
+          "with everything; a tied head has only its norm");
   int64_t sum = 0, rows, cols;
   for (int b = 0; b <= 5; b++)
     for (int i = 0, n = block_params (&a, b, ids); i < n; i++) if (param_shape (&a, ids[i], &rows, &cols)) sum += rows * cols;
   tap_ok (sum == arch_params (&a), "blocks add up to the model");
-  param_name (&a, 3, P_KB, name);
-  tap_ok (!strcmp (name, "model.layers.2.self_attn.k_proj.bias"), "block 3 is layer 2 to others");
-  param_name (&a, 5, P_NORM, name);
-  tap_ok (!strcmp (name, "model.norm.weight"), "the last norm");
+  static const char *const want[P_N] = { "input_layernorm.weight", "post_attention_layernorm.weight", "self_attn.q_norm.weight",
+    "self_attn.k_norm.weight", "self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight",
+      "self_attn.q_proj.bias",
+    "self_attn.k_proj.bias", "self_attn.v_proj.bias", "self_attn.o_proj.weight", "mlp.gate_proj.weight", "mlp.up_proj.weight",
+    "mlp.down_proj.weight", "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight" };
   int good = 1;
+  for (int id = 0; id < P_N; id++) {
+    param_name (&a, 3, id, name);
+    const char *head = "model.layers.2.";
+    size_t n = id < P_EMBED ? strlen (head) : 0;
+    good &= !strncmp (name, head, n) && !strcmp (name + n, want[id]);
+  }
+  tap_ok (good, "names are Hugging Face's; block 3 is layer 2 to others");
+  good = 1;
   for (int id = 0; id < P_N; id++) good &= param_table[id].id == (enum pid) id && param_table[id].decay == (param_ndim (id) == 2);
   tap_ok (good, "matrices decay, norms and biases do not");
-  tap_ok (param_table[P_O].init == INIT_RESIDUAL && param_table[P_DOWN].init == INIT_RESIDUAL && param_table[P_Q].init == INIT_NORMAL,
+  tap_ok (param_table[P_O].init == INIT_RESIDUAL && param_table[P_DOWN].init == INIT_RESIDUAL
+          && param_table[P_Q].init == INIT_NORMAL,
           "what writes to the residual stream starts smaller");
 }
 
