@@ -1,0 +1,90 @@
+/* ckpt_int: what the files of ckpt share. Only these include hdf5.h. */
+#ifndef CKPT_INT_H
+#define CKPT_INT_H
+#include <hdf5.h>
+#include "ckpt.h"
+
+#define CKPT_FORMAT "tessera checkpoint"
+enum { CKPT_VERSION = 1, CKPT_NAME = 96 };
+#define CKPT_STAGE ((int64_t) 64 << 20)        /* bytes of the staging buffer */
+extern const char *const ckpt_group[CKPT_KINDS];
+
+/* --- the index: rows as they lie in the file ---------------------------------------------------------------------------------------- */
+struct row_tensor {              /* /index/tensors */
+  char name[CKPT_NAME];
+  int32_t ndim;
+  int64_t shape[2];              /* 1-D: [n, 0] */
+  int32_t stage;                 /* pipeline stage that wrote it */
+  int32_t tp_axis;               /* dimension that tp cuts, -1 = none */
+} __attribute__ ((packed));
+/* /index/slices: elements [offset, offset + count) of RANK's datasets are elements [start, start + count), row-major, of the rectangle of TENSOR that is COLS wide
+   and has its corner at (row0, col0). A 1-D tensor counts as one column. */
+struct row_slice { int32_t tensor, rank; int64_t offset, count, start, row0, col0, cols; } __attribute__ ((packed));
+struct row_rank { int32_t rank, dp_replicate, dp_shard, pp, tp; int64_t count; uint64_t sum[CKPT_KINDS]; } __attribute__ ((packed));   /* sum: XXH3-64 of the dataset's bytes */
+
+struct index {
+  struct row_tensor *tensor;     /* all owned */
+  struct row_slice *slice;
+  struct row_rank *rank;
+  int64_t tensors, slices, ranks;
+  int64_t *first, *order;        /* of index_sort: slices of tensor t are slice[order[first[t]]] .. slice[order[first[t + 1] - 1]] */
+};
+void index_free (struct index *x);
+void index_sort (struct index *x);
+/* The tensors of A, without stages. */
+void index_of_arch (struct index *x, const struct arch *a);
+/* Position of parameter ID of BLOCK in the table of index_of_arch. */
+int  index_find (const struct arch *a, int64_t block, enum pid id);
+/* Are the rows possible, and is each tensor's number of elements that of its slices? Else the sentence. */
+int  index_check (const struct index *x, struct err *e);
+/* No element of any tensor lies in two slices. Takes the square of a tensor's slices. */
+int  index_overlap (const struct index *x, struct err *e);
+uint64_t index_hash (const struct index *x);
+/* Is the model of FILE that of MINE (same names and shapes)? map[i] = row in FILE of tensor i of MINE. Else what is missing, unexpected, of other shape. */
+int  index_match (const struct index *file, const struct index *mine, int32_t *map, struct err *e);
+
+/* --- where pieces meet -------------------------------------------------------------------------------------------------------------- */
+/* Elements [start, start + count), row-major, of a rectangle COLS wide with its corner at (row0, col0) of a global matrix. */
+struct strip { int64_t row0, col0, cols, start, count; };
+static inline struct strip strip_of_slice (const struct row_slice *s) { return (struct strip) { s->row0, s->col0, s->cols, s->start, s->count }; }
+/* ROWS runs of WIDTH elements, from A's element a, a + a_stride, ... to B's element b, ... (counted from each strip's first). */
+struct run { int64_t a, b, width, rows, a_stride, b_stride; };
+enum { RUNS_MAX = 9 };
+/* What A and B have in common; returns the number of runs. */
+int strips_meet (const struct strip *a, const struct strip *b, struct run run[static RUNS_MAX]);
+
+/* --- files -------------------------------------------------------------------------------------------------------------------------- */
+void ckpt_folder (const char *run_dir, char out[static CKPT_PATH]);
+void ckpt_name (const char *run_dir, int64_t step, char out[static CKPT_PATH]);
+
+/* HDF5 stays silent between these (its own printing off); why = its deepest words about the last failure. */
+void h5_begin (void);
+void h5_end (void);
+const char *h5_why (void);
+
+/* Serial driver, no locks. Absent on a network file system's other clients for a while: waits up to WAIT seconds for the name. Negative with the sentence. */
+hid_t h5_open (const char *path, bool writable, double wait, struct err *e);
+/* A new file that HDF5 1.8 and later read, whose metadata carry checksums. */
+hid_t h5_create (const char *path, struct err *e);
+int   h5_attr (hid_t obj, const char *name, hid_t type, int64_t n, const void *p);       /* write; n < 0: a scalar; creates it if it is not there */
+int   h5_attr_text (hid_t obj, const char *name, const char *text);
+int   h5_get (hid_t obj, const char *name, hid_t type, void *p);                         /* a scalar */
+char *h5_get_text (hid_t obj, const char *name);                                         /* xalloc'd, NULL if it is no text */
+hid_t h5_dataset (hid_t group, const char *name, hid_t type, int64_t n);                 /* 1-D, contiguous, allocated, not filled */
+/* Elements of the 1-D dataset: rows runs of width, from start, stride apart; in memory at BUF + mem, mem_stride apart, within mem_n elements. */
+int   h5_move (bool write, hid_t dset, hid_t type, hid_t dxpl, int64_t start, int64_t rows, int64_t width, int64_t stride,
+               void *buf, int64_t mem_n, int64_t mem, int64_t mem_stride);
+hid_t h5_rank_dataset (hid_t file, int kind, int64_t rank);
+
+int h5_index_create (hid_t file, const struct index *x);   /* /index/...: creates and writes all three */
+int h5_index_ranks (hid_t file, const struct index *x);    /* writes /index/ranks and the hash again */
+/* Head and index of an open file: format, version, complete, tables checked, dataset sizes right. path is for the sentence. */
+int h5_head (hid_t file, const char *path, struct ckpt_head *h, struct index *x, struct err *e);
+/* Checksum of a whole dataset, read through BUF of CKPT_STAGE bytes, against its row. */
+int h5_sum (hid_t file, const char *path, const struct index *x, int kind, int64_t rank, void *buf, struct err *e);
+
+/* --- ranks -------------------------------------------------------------------------------------------------------------------------- */
+/* All learn whether any failed: 0, or -1 on all with the lowest failing rank's sentence ("rank N: " before it if not all failed alike). */
+int  ckpt_agree (MPI_Comm c, int failed, struct err *e);
+void ckpt_bcast (MPI_Comm c, void *p, int64_t bytes);       /* from rank 0, any size */
+#endif
