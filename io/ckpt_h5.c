@@ -1,0 +1,199 @@
+#include "ckpt_int.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* --- HDF5's own words --- */
+
+static int depth;
+static H5E_auto2_t old_print;
+static void *old_data;
+static char why[200];
+
+/* Of a failed system call only what the system said. */
+static herr_t take_first (unsigned n, const H5E_error2_t *err, void *unused)
+{
+  static const char mark[] = "error message = '";
+  (void) unused;
+  if (n) return 0;
+  const char *text = err->desc ? err->desc : "?", *said = strstr (text, mark);
+  if (said) text = said + strlen (mark);
+  snprintf (why, sizeof why, "%.*s", said ? (int) strcspn (text, "'") : (int) sizeof why - 1, text);
+  for (char *c = why; *c; c++) if (*c == '\n') *c = ' ';
+  return 0;
+}
+
+/* Called by HDF5 as a call fails: the next call would clear its stack. */
+static herr_t keep_words (hid_t stack, void *unused)
+{
+  (void) unused;
+  H5Ewalk2 (stack, H5E_WALK_UPWARD, take_first, NULL);
+  return 0;
+}
+
+void h5_begin (void)
+{
+  if (depth++) return;
+  setenv ("HDF5_USE_FILE_LOCKING", "FALSE", 0);   /* for versions whose property list cannot say it; a file system without locks is no reason to fail */
+  H5dont_atexit ();   /* all is closed by hand; after a damaged file HDF5's own clean-up complains about itself */
+  H5open ();
+  H5Eget_auto2 (H5E_DEFAULT, &old_print, &old_data);
+  H5Eset_auto2 (H5E_DEFAULT, keep_words, NULL);
+  why[0] = 0;
+}
+
+void h5_end (void)
+{
+  if (--depth) return;
+  H5Eset_auto2 (H5E_DEFAULT, old_print, old_data);
+}
+
+const char *h5_why (void) { return why[0] ? why : "HDF5 gives no cause"; }
+
+/* --- files --- */
+
+static hid_t serial_access (void)
+{
+  hid_t p = H5Pcreate (H5P_FILE_ACCESS);
+#if H5_VERSION_GE (1, 12, 1) || (H5_VERS_MINOR == 10 && H5_VERS_RELEASE >= 7)
+  H5Pset_file_locking (p, false, true);
+#endif
+  H5Pset_libver_bounds (p, H5F_LIBVER_V18, H5F_LIBVER_V18);
+  return p;
+}
+
+/* A name made by another node may take a while to be seen on a network file system. */
+static int wait_for (const char *path, bool writable, double wait)
+{
+  double end = now () + wait;
+  for (;;) {
+    int fd = open (path, writable ? O_RDWR : O_RDONLY);
+    if (fd >= 0) return close (fd);
+    if (errno != ENOENT || now () >= end) return -1;
+    usleep (20000);
+  }
+}
+
+hid_t h5_open (const char *path, bool writable, double wait, struct err *e)
+{
+  if (wait_for (path, writable, wait)) {
+    int why = errno;
+    if (why == ENOENT) return user_err (e, "%s: %s", path, strerror (why));
+    return world_err (e, "%s: %s", path, strerror (why));
+  }
+  hid_t access = serial_access ();
+  hid_t f = H5Fopen (path, writable ? H5F_ACC_RDWR : H5F_ACC_RDONLY, access);
+  H5Pclose (access);
+  if (f < 0) return world_err (e, "%s is no whole HDF5 file (%s)", path, h5_why ());
+  return f;
+}
+
+hid_t h5_create (const char *path, struct err *e)
+{
+  hid_t access = serial_access ();
+  hid_t f = H5Fcreate (path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+  H5Pclose (access);
+  if (f < 0) return world_err (e, "cannot create %s (%s)", path, h5_why ());
+  return f;
+}
+
+/* --- attributes --- */
+
+int h5_attr (hid_t obj, const char *name, hid_t type, int64_t n, const void *p)
+{
+  hsize_t dim = (hsize_t) n;
+  hid_t space = n < 0 ? H5Screate (H5S_SCALAR) : H5Screate_simple (1, &dim, NULL);
+  hid_t a = H5Aexists (obj, name) > 0 ? H5Aopen (obj, name, H5P_DEFAULT) : H5Acreate2 (obj, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
+  int bad = a < 0 || H5Awrite (a, type, p) < 0;
+  if (a >= 0) bad |= H5Aclose (a) < 0;
+  H5Sclose (space);
+  return -bad;
+}
+
+int h5_attr_text (hid_t obj, const char *name, const char *text)
+{
+  hid_t type = H5Tcopy (H5T_C_S1);
+  H5Tset_size (type, strlen (text) + 1);
+  int rc = h5_attr (obj, name, type, -1, text);
+  H5Tclose (type);
+  return rc;
+}
+
+int h5_get (hid_t obj, const char *name, hid_t type, void *p)
+{
+  if (H5Aexists (obj, name) <= 0) return -1;
+  hid_t a = H5Aopen (obj, name, H5P_DEFAULT);
+  if (a < 0) return -1;
+  hid_t space = H5Aget_space (a);
+  int bad = H5Sget_simple_extent_npoints (space) != 1 || H5Aread (a, type, p) < 0;
+  H5Sclose (space);
+  H5Aclose (a);
+  return -bad;
+}
+
+char *h5_get_text (hid_t obj, const char *name)
+{
+  if (H5Aexists (obj, name) <= 0) return NULL;
+  hid_t a = H5Aopen (obj, name, H5P_DEFAULT);
+  if (a < 0) return NULL;
+  hid_t type = H5Aget_type (a), space = H5Aget_space (a);
+  size_t size = H5Tget_size (type);
+  char *text = NULL;
+  if (H5Tget_class (type) == H5T_STRING && H5Tis_variable_str (type) <= 0 && size < (16u << 20) && H5Sget_simple_extent_npoints (space) == 1) {
+    text = xalloc (size + 1, "ckpt");
+    if (H5Aread (a, type, text) < 0) xfree (text), text = NULL;
+  }
+  H5Sclose (space);
+  H5Tclose (type);
+  H5Aclose (a);
+  return text;
+}
+
+/* --- datasets --- */
+
+hid_t h5_dataset (hid_t group, const char *name, hid_t type, int64_t n)
+{
+  hsize_t dim = (hsize_t) n;
+  hid_t space = H5Screate_simple (1, &dim, NULL), make = H5Pcreate (H5P_DATASET_CREATE);
+  H5Pset_layout (make, H5D_CONTIGUOUS);
+  H5Pset_alloc_time (make, H5D_ALLOC_TIME_EARLY);
+  H5Pset_fill_time (make, H5D_FILL_TIME_NEVER);
+  hid_t d = H5Dcreate2 (group, name, type, space, H5P_DEFAULT, make, H5P_DEFAULT);
+  H5Pclose (make);
+  H5Sclose (space);
+  return d;
+}
+
+static hid_t runs_space (int64_t total, int64_t start, int64_t rows, int64_t width, int64_t stride)
+{
+  hsize_t n = (hsize_t) total, at = (hsize_t) start, count = (hsize_t) rows, block = (hsize_t) width, step = (hsize_t) MAX (stride, width);
+  hid_t s = H5Screate_simple (1, &n, NULL);
+  if (s >= 0 && H5Sselect_hyperslab (s, H5S_SELECT_SET, &at, &step, &count, &block) < 0) H5Sclose (s), s = -1;
+  return s;
+}
+
+int h5_move (bool write, hid_t dset, hid_t type, hid_t dxpl, int64_t start, int64_t rows, int64_t width, int64_t stride,
+             void *buf, int64_t mem_n, int64_t mem, int64_t mem_stride)
+{
+  hid_t whole = H5Dget_space (dset);
+  int64_t n = H5Sget_simple_extent_npoints (whole);
+  H5Sclose (whole);
+  hid_t f = runs_space (n, start, rows, width, stride), m = runs_space (mem_n, mem, rows, width, mem_stride);
+  int bad = f < 0 || m < 0 || start + (rows - 1) * stride + width > n
+            || (write ? H5Dwrite (dset, type, m, f, dxpl, buf) : H5Dread (dset, type, m, f, dxpl, buf)) < 0;
+  if (f >= 0) H5Sclose (f);
+  if (m >= 0) H5Sclose (m);
+  return -bad;
+}
+
+const char *const ckpt_group[CKPT_KINDS] = { [CKPT_MASTER] = "param", [CKPT_M] = "exp_avg", [CKPT_V] = "exp_avg_sq" };
+
+hid_t h5_rank_dataset (hid_t file, int kind, int64_t rank)
+{
+  char name[64];
+  snprintf (name, sizeof name, "/%s/rank%05lld", ckpt_group[kind], (long long) rank);
+  return H5Dopen2 (file, name, H5P_DEFAULT);
+}
+
