@@ -1,0 +1,141 @@
+#include "ckpt_int.h"
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void ckpt_folder (const char *run_dir, char out[static CKPT_PATH]) { snprintf (out, CKPT_PATH, "%.*s/checkpoints", STR, run_dir); }
+
+void ckpt_name (const char *run_dir, int64_t step, char out[static CKPT_PATH])
+{
+  snprintf (out, CKPT_PATH, "%.*s/checkpoints/step_%08lld.h5", STR, run_dir, (long long) step);
+}
+
+/* --- what a run has --- */
+
+struct found { int64_t step; bool tmp; char name[64]; };
+
+/* step_N.h5 or step_N.h5.tmp, however many digits. */
+static bool ours (const char *name, struct found *f)
+{
+  char *end;
+  if (strncmp (name, "step_", 5) || name[5] < '0' || name[5] > '9' || strlen (name) >= sizeof f->name) return false;
+  errno = 0;
+  f->step = strtoll (name + 5, &end, 10);
+  if (errno || strncmp (end, ".h5", 3)) return false;
+  f->tmp = !strcmp (end + 3, ".tmp");
+  strcpy (f->name, name);
+  return f->tmp || !end[3];
+}
+
+static int newest_first (const void *a, const void *b)
+{
+  int64_t x = ((const struct found *) a)->step, y = ((const struct found *) b)->step;
+  return x < y ? 1 : x > y ? -1 : strcmp (((const struct found *) a)->name, ((const struct found *) b)->name);
+}
+
+/* All files of ours in FOLDER, newest first, into *list (xfree it); none if the folder is not there, -1 if it cannot be read. */
+static int list_files (const char *folder, struct found **list, struct err *e)
+{
+  int n = 0;
+  struct found f;
+  *list = NULL;
+  DIR *d = opendir (folder);
+  if (!d) return errno == ENOENT ? 0 : world_err (e, "%s: %s", folder, strerror (errno));
+  for (struct dirent *t; (t = readdir (d));) {
+    if (!ours (t->d_name, &f)) continue;
+    *list = xrealloc (*list, (size_t) (n + 1) * sizeof f, "ckpt");
+    (*list)[n++] = f;
+  }
+  closedir (d);
+  if (n) qsort (*list, (size_t) n, sizeof f, newest_first);
+  return n;
+}
+
+/* Whole as far as the head, the index and the sizes tell; and does it hold the step that its name says? */
+static int look (const char *path, int64_t step, struct err *e)
+{
+  struct ckpt_head h = { 0 };
+  if (ckpt_head_read (path, &h, e)) return -1;
+  int64_t inside = h.step;
+  ckpt_head_free (&h);
+  if (inside != step) return world_err (e, "%s holds step %lld", path, (long long) inside);
+  return 0;
+}
+
+static int newest_here (const char *run_dir, int64_t below, char path[static CKPT_PATH], int64_t *step, struct err *e)
+{
+  char folder[CKPT_PATH];
+  struct found *list;
+  ckpt_folder (run_dir, folder);
+  int n = list_files (folder, &list, e), rc = n < 0 ? -1 : 0;
+  for (int i = 0; i < n && !rc; i++) {
+    struct err why = { 0 };
+    if (list[i].tmp || list[i].step >= below) continue;
+    snprintf (path, CKPT_PATH, "%.*s/checkpoints/%s", STR - 2, run_dir, list[i].name);
+    if (look (path, list[i].step, &why)) {
+      say (SAY_WARN, "skipping a checkpoint: %s", why.msg);
+      continue;
+    }
+    *step = list[i].step;
+    rc = 1;
+  }
+  xfree (list);
+  return rc;
+}
+
+int ckpt_newest (const char *run_dir, MPI_Comm world, int64_t below, char path[static CKPT_PATH], int64_t *step, struct err *e)
+{
+  int rank;
+  struct { int64_t rc, step; } found = { 0 };
+  MPI_Comm_rank (world, &rank);
+  if (!rank) found.rc = newest_here (run_dir, below, path, &found.step, e);
+  if (ckpt_agree (world, found.rc < 0, e)) return -1;
+  ckpt_bcast (world, &found, sizeof found);
+  ckpt_bcast (world, path, CKPT_PATH);
+  *step = found.step;
+  return (int) found.rc;
+}
+
+int ckpt_resume (struct ckpt_state *s, const char *run_dir, struct err *e)
+{
+  char path[CKPT_PATH] = "";
+  int64_t step = INT64_MAX;
+  struct err local = { 0 };
+  if (!e) e = &local;
+  for (;;) {
+    int rc = ckpt_newest (run_dir, s->mesh->world, step, path, &step, e);
+    if (rc <= 0) return rc;
+    struct err why = { 0 };
+    if (!ckpt_load (s, path, false, &why)) return 1;
+    if (why.code != EXIT_WORLD) return *e = why, -1;   /* of another model: older ones will be too */
+    say (SAY_WARN, "skipping a checkpoint: %s", why.msg);
+  }
+}
+
+static void remove_file (const char *folder, const char *name)
+{
+  char path[CKPT_PATH + 64];
+  snprintf (path, sizeof path, "%s/%s", folder, name);
+  if (unlink (path) && errno != ENOENT) say (SAY_WARN, "cannot remove %s: %s", path, strerror (errno));
+}
+
+void ckpt_prune (const char *run_dir, int64_t keep)
+{
+  char folder[CKPT_PATH], path[CKPT_PATH + 64];
+  struct found *list;
+  struct err e = { 0 };
+  ckpt_folder (run_dir, folder);
+  int64_t good = 0;
+  int n = list_files (folder, &list, &e);
+  for (int i = 0; i < n; i++) {
+    struct err why = { 0 };
+    snprintf (path, sizeof path, "%s/%s", folder, list[i].name);
+    if (list[i].tmp) {
+      if (good) remove_file (folder, list[i].name);   /* older than a good one: no save that is going on */
+    } else if ((keep > 0 || !good) && !look (path, list[i].step, &why) && good++ >= keep && keep > 0)
+      remove_file (folder, list[i].name);
+  }
+  xfree (list);
+}
