@@ -1,0 +1,582 @@
+/* Checkpoints: what one mesh wrote any other loads, byte for byte; what is damaged is found.
+   np: 1 2 4 */
+#define _GNU_SOURCE
+#include "tap.h"
+#include "ckpt_int.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int rank, size;
+static char dir[40];
+
+/* --- a rank of some mesh with its part of the state in host memory --- */
+
+struct rig {
+  struct conf conf;
+  struct mesh mesh;
+  struct units units;
+  float *part[CKPT_KINDS][64];   /* [unit][shard]; NaN where nothing was put */
+  bool in;                       /* is this process a rank of it? */
+  int die_at, gets;              /* raise SIGKILL at the n-th get */
+  struct ckpt_state s;
+};
+
+struct shape { int dp_replicate, dp_shard, pp, tp; bool no_shard; const char *wrap; };
+
+static void get (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, float *dst)
+{
+  struct rig *r = ctx;
+  if (r->die_at && ++r->gets == r->die_at) raise (SIGKILL);
+  memcpy (dst, r->part[k][unit] + lo, (size_t) n * 4);
+}
+
+static void put (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, const float *src)
+{
+  memcpy (((struct rig *) ctx)->part[k][unit] + lo, src, (size_t) n * 4);
+}
+
+static void rig_open (struct rig *r, const struct arch *a, const struct shape *h, int64_t align)
+{
+  memset (r, 0, sizeof *r);
+  r->conf.arch = *a;
+  strcpy (r->conf.sharding.wrap, h->wrap);
+  struct mesh_shape *m = &r->mesh.shape;
+  *m = (struct mesh_shape) { .dim = { h->tp, h->pp, h->dp_shard, h->dp_replicate }, .order = { AXIS_TP, AXIS_PP, AXIS_DP_SHARD, AXIS_DP_REPLICATE },
+                             .kv_rep = 1, .no_shard = h->no_shard };
+  int world = mesh_world (m);
+  r->in = rank < world;
+  MPI_Comm_split (MPI_COMM_WORLD, r->in ? 0 : MPI_UNDEFINED, rank, &r->mesh.world);
+  if (!r->in) return;
+  r->mesh.rank = r->mesh.local_rank = rank;
+  r->mesh.size = r->mesh.local_size = world;
+  mesh_coord (m, rank, r->mesh.coord);
+  struct unit_place p = { h->tp, r->mesh.coord[AXIS_TP], h->pp, r->mesh.coord[AXIS_PP], 1, h->no_shard ? 1 : h->dp_shard,
+                          h->no_shard ? 0 : r->mesh.coord[AXIS_DP_SHARD], align };
+  struct err e = { 0 };
+  must (!units_make (&r->units, &r->conf, &p, &e), "%s", e.msg);
+  must (r->units.count <= 64, "units");
+  for (int k = 0; k < CKPT_KINDS; k++)
+    for (int u = 0; u < r->units.count; u++) {
+      r->part[k][u] = xalloc ((size_t) r->units.unit[u].shard * 4, "part");
+      memset (r->part[k][u], 0xff, (size_t) r->units.unit[u].shard * 4);
+    }
+  r->s = (struct ckpt_state) { .conf = &r->conf, .config = "model: test\n", .mesh = &r->mesh, .units = &r->units, .get = get, .put = put, .ctx = r };
+}
+
+static void rig_close (struct rig *r)
+{
+  if (!r->in) return;
+  for (int k = 0; k < CKPT_KINDS; k++)
+    for (int u = 0; u < r->units.count; u++) xfree (r->part[k][u]);
+  units_free (&r->units);
+  MPI_Comm_free (&r->mesh.world);
+}
+
+/* The element that kind K of parameter ID of BLOCK has at global index I: any bits but NaN. */
+static uint32_t element (int k, int64_t block, enum pid id, int64_t i)
+{
+  uint64_t h = ((uint64_t) k * 131 + (uint64_t) block) * 131 + id;
+  h = (h * 0x9e3779b97f4a7c15u + (uint64_t) i) * 0xbf58476d1ce4e5b9u;
+  return (uint32_t) (h >> 32) & 0xbfffffffu;
+}
+
+/* Fill all that this rank holds, or count what is not as it must be. */
+static int64_t visit (struct rig *r, bool fill, int kinds)
+{
+  int64_t wrong = 0;
+  struct piece *p;
+  int n = units_pieces (&r->units, &p);
+  for (int k = 0; k < kinds; k++)
+    for (int i = 0; i < n; i++) {
+      const struct slot *t = p[i].slot;
+      int64_t rows, cols;
+      param_shape (&r->conf.arch, t->id, &rows, &cols);
+      for (int64_t j = 0; j < p[i].hi - p[i].lo; j++) {
+        int64_t at = p[i].start + j, g = (t->part.row0 + at / t->part.cols) * cols + t->part.col0 + at % t->part.cols;
+        uint32_t bits = element (k, t->block, t->id, g);
+        float *f = r->part[k][p[i].unit] + p[i].lo + j;
+        if (fill) memcpy (f, &bits, 4);
+        else wrong += memcmp (f, &bits, 4) != 0;
+      }
+    }
+  xfree (p);
+  return wrong;
+}
+
+/* --- helpers --- */
+
+static const struct arch gqa = { .dim = 20, .layers = 4, .heads = 8, .kv_heads = 2, .head_dim = 2, .ffn = 24, .vocab = 37, .qkv_bias = true, .qk_norm = true,
+                                 .norm_eps = 1e-5, .rope_theta = 1e4, .init_std = 0.02 };
+static const struct arch tied = { .dim = 12, .layers = 5, .heads = 4, .kv_heads = 4, .head_dim = 4, .ffn = 40, .vocab = 51, .tied = true,
+                                  .norm_eps = 1e-5, .rope_theta = 1e4, .init_std = 0.02 };
+static const struct arch little = { .dim = 2, .layers = 2, .heads = 4, .kv_heads = 1, .head_dim = 2, .ffn = 4, .vocab = 5,
+                                    .norm_eps = 1e-5, .rope_theta = 1e4, .init_std = 0.02 };
+
+static const struct shape shapes[] = {
+  { 1, 1, 1, 1, false, "layer" }, { 1, 2, 1, 1, false, "layer" }, { 1, 1, 1, 2, false, "model" }, { 1, 1, 2, 1, false, "layer" },
+  { 1, 3, 1, 1, false, "size:500" }, { 1, 4, 1, 1, false, "model" }, { 1, 1, 1, 4, false, "layer" }, { 1, 2, 1, 2, false, "layer" },
+  { 1, 1, 2, 2, false, "model" }, { 2, 2, 1, 1, false, "layer" }, { 1, 2, 2, 1, false, "size:300" }, { 1, 4, 1, 1, true, "layer" },
+  { 2, 1, 1, 2, true, "layer" }, { 1, 1, 4, 1, false, "layer" },
+  { 1, 2, 2, 2, false, "layer" }, { 1, 8, 1, 1, false, "layer" }, { 2, 1, 1, 4, false, "layer" }, { 2, 2, 1, 2, false, "model" }, { 1, 1, 1, 8, false, "layer" },
+  { 1, 2, 4, 1, false, "layer" },
+};
+static bool fits (const struct shape *h, const struct arch *a)
+{
+  struct err e = { 0 };
+  return h->dp_replicate * h->dp_shard * h->pp * h->tp <= size && h->pp <= a->layers && !arch_check_tp (a, h->tp, &e);
+}
+
+static void ckpt_path (int64_t step, char *out) { ckpt_name (dir, step, out); }
+static void fresh (void)
+{
+  char cmd[128];
+  MPI_Barrier (MPI_COMM_WORLD);
+  snprintf (cmd, sizeof cmd, "rm -rf %s && mkdir %s", dir, dir);
+  if (!rank) must (!system (cmd), "%s", cmd);
+  MPI_Barrier (MPI_COMM_WORLD);
+}
+
+static int save_step (struct rig *r, int64_t step, struct err *e)
+{
+  if (!r->in) return 0;
+  r->s.step = step;
+  r->s.tokens = step << 33;
+  r->s.updates = step - 0.5;
+  return ckpt_save (&r->s, dir, e);
+}
+
+/* --- any mesh from any other --- */
+
+static void test_chain (const char *what, const struct arch *a, int64_t align, int stride)
+{
+  int n = LEN (shapes), good = 1, whole = 1, links = 0;
+  struct err e = { 0 };
+  char path[CKPT_PATH];
+  fresh ();
+  for (int i = 0; i < n; i++) {   /* load what the mesh before wrote, compare, write it again */
+    const struct shape *h = &shapes[i * stride % n];
+    struct rig r;
+    if (!fits (h, a)) continue;
+    rig_open (&r, a, h, align);
+    ckpt_path (links, path);
+    if (r.in && !links) visit (&r, true, CKPT_KINDS);
+    else if (r.in) {
+      good &= !ckpt_load (&r.s, path, false, &e) && r.s.step == links && r.s.tokens == (int64_t) links << 33 && r.s.updates == links - 0.5;
+      good &= !visit (&r, false, CKPT_KINDS);
+    }
+    links++;
+    good &= !save_step (&r, links, &e);
+    MPI_Barrier (MPI_COMM_WORLD);
+    ckpt_path (links, path);
+    if (!rank) whole &= !ckpt_verify (path, &e);
+    if (!good || !whole) printf ("# rank %d, mesh %d %d %d %d: %s\n", rank, h->dp_replicate, h->dp_shard, h->pp, h->tp, e.msg);
+    rig_close (&r);
+  }
+  tap_ok (good, "%s: %d meshes, each loads what the one before wrote", what, links);
+  tap_ok (whole, "%s: and every file is verified", what);
+}
+
+static void test_meet (void)
+{
+  int good = 1;
+  for (int t = 0; t < 3000; t++) {   /* against marking elements one by one */
+    enum { R = 7, C = 6 };
+    uint8_t grid[2][R * C] = { { 0 } };
+    int at[2][R * C];
+    struct strip s[2];
+    struct run run[RUNS_MAX];
+    for (int k = 0; k < 2; k++) {
+      int64_t rows = 1 + rand () % R, cols = 1 + rand () % C;
+      s[k] = (struct strip) { rand () % (R - rows + 1), rand () % (C - cols + 1), cols, rand () % (rows * cols), 0 };
+      s[k].count = 1 + rand () % (rows * cols - s[k].start);
+      for (int64_t i = s[k].start; i < s[k].start + s[k].count; i++) {
+        int64_t g = (s[k].row0 + i / cols) * C + s[k].col0 + i % cols;
+        grid[k][g] = 1;
+        at[k][g] = (int) (i - s[k].start);
+      }
+    }
+    int n = strips_meet (&s[0], &s[1], run), both = 0, seen = 0;
+    for (int g = 0; g < R * C; g++) both += grid[0][g] && grid[1][g];
+    for (int i = 0; i < n; i++)
+      for (int64_t r = 0; r < run[i].rows; r++)
+        for (int64_t w = 0; w < run[i].width; w++, seen++) {
+          int64_t a = run[i].a + r * run[i].a_stride + w, b = run[i].b + r * run[i].b_stride + w;
+          bool hit = false;
+          for (int g = 0; g < R * C; g++) hit |= grid[0][g] && grid[1][g] && at[0][g] == a && at[1][g] == b;
+          good &= hit;
+        }
+    good &= seen == both;
+  }
+  tap_ok (good, "two pieces meet where their elements do");
+}
+
+/* --- damage --- */
+
+static long file_size (const char *path)
+{
+  struct stat st;
+  return stat (path, &st) ? -1 : (long) st.st_size;
+}
+
+static void copy_file (const char *from, const char *to)
+{
+  char cmd[2 * CKPT_PATH + 16];
+  snprintf (cmd, sizeof cmd, "cp %s %s", from, to);
+  must (!system (cmd), "%s", cmd);
+}
+
+static void flip (const char *path, long at)
+{
+  uint8_t b;
+  int fd = open (path, O_RDWR);
+  must (fd >= 0 && pread (fd, &b, 1, at) == 1, "%s", path);
+  b ^= 0x10;
+  must (pwrite (fd, &b, 1, at) == 1, "%s", path);
+  close (fd);
+}
+
+static bool same_head (const char *path)
+{
+  struct ckpt_head h;
+  struct err e = { 0 };
+  bool same = !ckpt_head_read (path, &h, &e) && h.step == 1 && h.tokens == (int64_t) 1 << 33 && h.updates == 0.5;
+  ckpt_head_free (&h);
+  return same;
+}
+
+/* One byte after the other of a small file is flipped: found, or no byte that means anything. In a process of its own: HDF5 leaks what damaged files make it forget. */
+static int flip_all (const char *path, const char *copy)
+{
+  struct err e = { 0 };
+  long n = file_size (path), found = 0, tried = 0, missed = 0;
+  for (long at = 0; at < n; at += at < 4096 ? 13 : 61, tried++) {
+    flip (copy, at);
+    e.msg[0] = 0;
+    if (ckpt_verify (copy, &e)) found++;
+    else if (!same_head (copy)) missed++, printf ("# a flip at byte %ld of %ld is not seen\n", at, n);
+    flip (copy, at);
+  }
+  printf ("# flipped %ld bytes, %ld found, the others mean nothing\n", tried, found);
+  fflush (stdout);
+  return missed || found <= tried / 2;
+}
+
+static void test_flip (const char *path)
+{
+  struct err e = { 0 };
+  char copy[CKPT_PATH];
+  int status = -1;
+  snprintf (copy, sizeof copy, "%s/copy.h5", dir);
+  copy_file (path, copy);
+  pid_t child = fork ();
+  if (!child) {
+    alarm (60);
+    _exit (flip_all (path, copy));
+  }
+  waitpid (child, &status, 0);
+  tap_ok (!status, "no flipped byte that means something is missed");
+  int good = 1;
+  long n = file_size (path), cut[] = { n - 1, n / 2, 2048, 100, 1, 0 };
+  for (int i = 0; i < LEN (cut); i++) {
+    copy_file (path, copy);
+    must (!truncate (copy, cut[i]), "truncate");
+    e.msg[0] = 0;
+    good &= ckpt_verify (copy, &e) == -1 && strstr (e.msg, copy) != NULL;
+  }
+  tap_ok (good, "nor a file that was cut: %s", e.msg);
+}
+
+/* First byte in PATH of the data of dataset NAME. */
+static long data_at (const char *path, const char *name)
+{
+  struct err e = { 0 };
+  h5_begin ();
+  hid_t f = h5_open (path, false, 0, &e), d = H5Dopen2 (f, name, H5P_DEFAULT);
+  long at = (long) H5Dget_offset (d);
+  H5Dclose (d);
+  H5Fclose (f);
+  h5_end ();
+  return at;
+}
+
+static void set_attr (const char *path, const char *name, int64_t v)
+{
+  struct err e = { 0 };
+  h5_begin ();
+  hid_t f = h5_open (path, true, 0, &e);
+  must (f >= 0 && !h5_attr (f, name, H5T_NATIVE_INT64, -1, &v) && H5Fclose (f) >= 0, "%s", path);
+  h5_end ();
+}
+
+static void write_text (const char *path, const char *text)
+{
+  FILE *f = fopen (path, "w");
+  must (f && fputs (text, f) >= 0 && !fclose (f), "%s", path);
+}
+
+static void test_newest (struct rig *r)
+{
+  struct err e = { 0 };
+  char path[CKPT_PATH], p[CKPT_PATH];
+  int64_t step = 0;
+  fresh ();
+  tap_ok (ckpt_newest (dir, MPI_COMM_WORLD, INT64_MAX, path, &step, &e) == 0, "no checkpoint is no error");
+  int good = !save_step (r, 9, &e) && !save_step (r, 10, &e) && !save_step (r, 100000010, &e) && !save_step (r, 20, &e);
+  tap_ok (good && ckpt_newest (dir, MPI_COMM_WORLD, INT64_MAX, path, &step, &e) == 1 && step == 100000010, "numbers are compared as numbers");
+  if (!rank) {
+    ckpt_path (100000010, p);
+    set_attr (p, "complete", 0);
+    snprintf (p, sizeof p, "%s/checkpoints/step_00000050.h5", dir);
+    write_text (p, "no HDF5 file");
+    snprintf (p, sizeof p, "%s/checkpoints/step_00000060.h5.tmp", dir);
+    write_text (p, "");
+    snprintf (p, sizeof p, "%s/checkpoints/step_x.h5", dir);
+    write_text (p, "");
+    char from[CKPT_PATH];
+    ckpt_path (10, from);
+    snprintf (p, sizeof p, "%s/checkpoints/step_00000030.h5", dir);
+    copy_file (from, p);
+  }
+  MPI_Barrier (MPI_COMM_WORLD);
+  tap_ok (ckpt_newest (dir, MPI_COMM_WORLD, INT64_MAX, path, &step, &e) == 1 && step == 20 && strstr (path, "step_00000020.h5"),
+          "incomplete, foreign, temporary and renamed files are skipped");
+  if (!rank) {   /* a byte of the data: only the checksum sees it */
+    ckpt_path (20, p);
+    flip (p, data_at (p, "/exp_avg/rank00000") + 5);
+  }
+  MPI_Barrier (MPI_COMM_WORLD);
+  r->s.step = -1;
+  tap_ok (ckpt_resume (&r->s, dir, &e) == 1 && r->s.step == 10 && !visit (r, false, CKPT_KINDS), "a damaged one is passed over for the one before");
+  ckpt_path (20, p);
+  e = (struct err) { 0 };
+  tap_ok (ckpt_load (&r->s, p, false, &e) == -1 && e.code == EXIT_WORLD && strstr (e.msg, "damaged") && strstr (e.msg, "exp_avg/rank00000"), "it is named: %s", e.msg);
+  e = (struct err) { 0 };
+  tap_ok (!ckpt_load (&r->s, p, true, &e) && !visit (r, false, 1), "its weights alone are whole");
+  ckpt_path (10, p);
+  if (!rank) set_attr (p, "version", 7);
+  MPI_Barrier (MPI_COMM_WORLD);
+  e = (struct err) { 0 };
+  tap_ok (ckpt_load (&r->s, p, false, &e) == -1 && e.code == EXIT_USER && strstr (e.msg, "version 7"), "an unknown version is refused by name: %s", e.msg);
+}
+
+static void test_prune (struct rig *r)
+{
+  struct err e = { 0 };
+  char p[CKPT_PATH];
+  int good = 1;
+  fresh ();
+  for (int64_t i = 1; i <= 5; i++) good &= !save_step (r, i, &e);
+  if (!rank) {
+    snprintf (p, sizeof p, "%s/checkpoints/step_00000002.h5.tmp", dir);
+    write_text (p, "");
+    ckpt_path (5, p);
+    must (!truncate (p, 100), "truncate");
+    ckpt_prune (dir, 2);
+    for (int64_t i = 1; i <= 5; i++) {
+      ckpt_path (i, p);
+      good &= (file_size (p) > 0) == (i >= 3);
+    }
+    snprintf (p, sizeof p, "%s/checkpoints/step_00000002.h5.tmp", dir);
+    good &= file_size (p) < 0;
+    ckpt_prune (dir, 0);
+    ckpt_path (3, p);
+    good &= file_size (p) > 0;
+    ckpt_prune (dir, 1);
+    good &= file_size (p) < 0;
+    ckpt_path (4, p);
+    good &= file_size (p) > 0;
+  }
+  tap_ok (good, "the newest good ones stay, what a killed save left goes");
+}
+
+static void test_model (struct rig *r)
+{
+  struct err e = { 0 };
+  char p[CKPT_PATH];
+  struct rig o;
+  struct arch a = r->conf.arch;
+  struct shape h = { 1, size, 1, 1, false, "layer" };
+  fresh ();
+  save_step (r, 1, &e);
+  ckpt_path (1, p);
+  a.layers++;
+  a.vocab++;
+  a.qk_norm = !a.qk_norm;
+  rig_open (&o, &a, &h, 16);
+  tap_ok (ckpt_load (&o.s, p, false, &e) == -1 && e.code == EXIT_USER && strstr (e.msg, "not in the checkpoint: model.layers.")
+          && strstr (e.msg, "not in the model: model.layers.0.self_attn.q_norm.weight") && strstr (e.msg, "of another shape: model.embed_tokens.weight [37, 20], the model has [38, 20]"),
+          "another model: %s", e.msg);
+  e = (struct err) { 0 };
+  tap_ok (ckpt_resume (&o.s, dir, &e) == -1 && e.code == EXIT_USER, "and no older one is tried for it");
+  rig_close (&o);
+  e = (struct err) { 0 };
+  tap_ok (ckpt_load (&r->s, "/nowhere/x.h5", false, &e) == -1 && e.code == EXIT_USER && strstr (e.msg, "/nowhere/x.h5"), "no such file: %s", e.msg);
+}
+
+/* --- when the disk says no, to all or to one --- */
+
+static int tmp_files (void)
+{
+  char cmd[200];
+  snprintf (cmd, sizeof cmd, "ls %s/checkpoints/*.tmp >/dev/null 2>&1", dir);
+  return !system (cmd);
+}
+
+static void test_disk (struct rig *r)
+{
+  struct err e = { 0 };
+  char p[CKPT_PATH];
+  int64_t step;
+  struct rlimit old, no;
+  fresh ();
+  signal (SIGXFSZ, SIG_IGN);
+  getrlimit (RLIMIT_FSIZE, &old);
+  no = old;
+  int first = save_step (r, 1, &e);
+  for (int who = 0; who < 2; who++) {   /* all: the reservation fails; the last one only: its write does */
+    no.rlim_cur = who ? 4096 : 8192;
+    if (!who || (rank && rank == size - 1)) setrlimit (RLIMIT_FSIZE, &no);
+    e = (struct err) { 0 };
+    int rc = save_step (r, 2, &e);
+    setrlimit (RLIMIT_FSIZE, &old);
+    MPI_Barrier (MPI_COMM_WORLD);
+    bool fails = !who || size > 1;
+    tap_ok (!first && (fails ? rc == -1 && e.code == EXIT_WORLD && e.msg[0] : !rc) && (rank || !tmp_files ()), "no room for %s: %s", who ? "one rank" : "all", e.msg);
+    tap_ok (ckpt_newest (dir, MPI_COMM_WORLD, INT64_MAX, p, &step, &e) == 1 && step == (fails ? 1 : 2) && !ckpt_load (&r->s, p, false, &e)
+            && !visit (r, false, CKPT_KINDS), "the one before is as it was");
+  }
+}
+
+static void test_denied (struct rig *r)
+{
+  struct err e = { 0 };
+  char p[CKPT_PATH];
+  fresh ();
+  bool root = geteuid () == 0;
+  int rc = save_step (r, 1, &e);
+  ckpt_path (1, p);
+  if (!rank) must (!chmod (p, 0600), "chmod");
+  if (root && rank == size - 1) must (!seteuid (65534), "seteuid");
+  MPI_Barrier (MPI_COMM_WORLD);
+  e = (struct err) { 0 };
+  rc |= root && ckpt_load (&r->s, p, false, &e) == 0;
+  tap_ok (!rc && (!root || (e.code == EXIT_WORLD && strstr (e.msg, "ermission"))), "one rank may not read: all say so%s: %s", root ? "" : " # SKIP not root", e.msg);
+  e = (struct err) { 0 };
+  rc = root ? save_step (r, 2, &e) : -1;
+  if (root && rank == size - 1) must (!seteuid (0), "seteuid");
+  tap_ok (rc == -1 && (!root || (e.code == EXIT_WORLD && strstr (e.msg, "ermission"))), "one rank may not write: all say so%s: %s", root ? "" : " # SKIP not root", e.msg);
+  tap_ok (rank || !tmp_files (), "and nothing is left");
+}
+
+/* --- how many bytes go to the disk --- */
+
+static int64_t written (void)
+{
+  long long n = -1;
+  char line[100];
+  FILE *f = fopen ("/proc/self/io", "r");
+  while (f && fgets (line, sizeof line, f)) sscanf (line, "wchar: %lld", &n);
+  if (f) fclose (f);
+  return n;
+}
+
+static void test_bytes (void)
+{
+  struct err e = { 0 };
+  struct arch a = gqa;
+  struct shape h = { 1, size, 1, 1, false, "layer" };
+  struct rig r;
+  a.dim = 128;
+  a.vocab = 1000;
+  a.ffn = 512;
+  fresh ();
+  rig_open (&r, &a, &h, 64);
+  visit (&r, true, CKPT_KINDS);
+  int64_t n = written (), all = 0;
+  int rc = save_step (&r, 1, &e);
+  n = written () - n;
+  MPI_Allreduce (&n, &all, 1, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+  double ratio = (double) all / (12.0 * (double) arch_params (&a));
+  tap_ok (!rc && ratio >= 1.0 && ratio <= 1.1, "bytes written are %.4f of the payload", ratio);
+  rig_close (&r);
+}
+
+/* Save for ever, for those who kill: t_ckpt --save DIR. */
+static int save_forever (void)
+{
+  struct rig r;
+  struct err e = { 0 };
+  struct shape h = { 1, size, 1, 1, false, "layer" };
+  rig_open (&r, &gqa, &h, 16);
+  visit (&r, true, CKPT_KINDS);
+  int64_t step = 0;
+  char path[CKPT_PATH];
+  must (ckpt_newest (dir, MPI_COMM_WORLD, INT64_MAX, path, &step, &e) >= 0, "%s", e.msg);
+  if (step) {
+    must (!ckpt_load (&r.s, path, false, &e), "%s", e.msg);
+    must (!visit (&r, false, CKPT_KINDS), "%s has other content", path);
+  }
+  for (;;) {
+    must (!save_step (&r, ++step, &e), "%s", e.msg);
+    if (!rank) {
+      printf ("saved %lld\n", (long long) step);
+      fflush (stdout);
+      ckpt_prune (dir, 2);
+    }
+  }
+}
+
+int main (int argc, char **argv)
+{
+  MPI_Init (&argc, &argv);
+  MPI_Comm_rank (MPI_COMM_WORLD, &rank);
+  MPI_Comm_size (MPI_COMM_WORLD, &size);
+  base_rank (rank, size, NULL);
+  if (argc == 3 && !strcmp (argv[1], "--save")) return snprintf (dir, sizeof dir, "%s", argv[2]), save_forever ();
+  if (argc == 3 && !strcmp (argv[1], "--verify")) return verify_main (1, argv + 2);
+  if (!rank) snprintf (dir, sizeof dir, "/tmp/t_ckpt.%d", getpid ());
+  MPI_Bcast (dir, sizeof dir, MPI_CHAR, 0, MPI_COMM_WORLD);
+  char path[CKPT_PATH];
+  struct rig r;
+  struct err e = { 0 };
+
+  if (!rank) test_meet ();
+  else tap_ok (1, "-");
+  test_chain ("grouped heads", &gqa, 16, 1);
+  test_chain ("grouped heads, other order", &gqa, 2, 7);
+  test_chain ("tied", &tied, 16, 3);
+  test_chain ("less than one element a rank", &little, 64, 1);
+  test_bytes ();
+
+  rig_open (&r, &gqa, &(struct shape) { 1, size, 1, 1, false, "layer" }, 16);
+  visit (&r, true, CKPT_KINDS);
+  test_newest (&r);
+  test_prune (&r);
+  test_model (&r);
+  test_disk (&r);
+  test_denied (&r);
+  rig_close (&r);
+
+  if (size == 1) {
+    fresh ();
+    rig_open (&r, &little, &shapes[0], 2);
+    visit (&r, true, CKPT_KINDS);
+    save_step (&r, 1, &e);
+    ckpt_path (1, path);
+    test_flip (path);
+    rig_close (&r);
+  }
+  fresh ();
+  if (!rank) rmdir (dir);
+  tap_ok (base_live () == 0, "host memory balances to zero");
+  tap_done ();
+  MPI_Finalize ();
+  return 0;
+}
