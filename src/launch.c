@@ -4,6 +4,10 @@
 #include "mesh.h"
 #include <inttypes.h>
 #include <stdlib.h>
+#include <unistd.h>
+
+/* Where a launcher ends the job at the first bad exit, the silent programs must not leave before the speaker has spoken. */
+enum { HOLD_SECONDS = 5 };
 
 /* A non-negative number in the environment, or -1. */
 static int64_t env_number (const char *name)
@@ -55,6 +59,7 @@ int mesh_launch_check (int world_size, struct err *e)
     if (n == 1) return 0;
     if (!n) continue;
     base_rank (rank > 0 ? (int) rank : 0, (int) MIN (n, (int64_t) INT32_MAX), NULL);
+    if (rank > 0) sleep (HOLD_SECONDS);
     return user_err (e, "%s started %s%" PRId64 " processes, but each of them is a single program, rank 0 of 1 (%s=%s); %s",
                      l->who, l->size ? "" : "at least ", n,
                      l->size ? l->size : l->rank, getenv (l->size ? l->size : l->rank), l->remedy);

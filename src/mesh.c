@@ -90,7 +90,7 @@ static int refuse_tp (const struct mesh *m, struct err *e)
   mesh_ranks_text (g, n, ranks, sizeof ranks);
   user_err (e, "mesh: the tp group of ranks %s spans node %d (%s) and node %d (%s); "
             "tp speaks several times in each layer and belongs inside a node: "
-            "choose a mesh.tp that divides the %d ranks of a node, or ask for it with --mesh.tp_across_nodes true",
+            "choose a mesh.tp that divides the ranks of each node (%d), or ask for it with --mesh.tp_across_nodes true",
             ranks, first, a, second, b, least_on_node (m));
   xfree (g);
   return -1;

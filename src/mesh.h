@@ -48,7 +48,8 @@ struct mesh {
 };
 
 /* Environment against MPI: a world of 1 while SLURM_STEP_NUM_TASKS, PMI_SIZE, OMPI_COMM_WORLD_SIZE, PMIX..., SLURM_NTASKS inside a step (SLURM_STEP_ID set) say more. 0, or -1 with the remedy.
-   Call after MPI_Init, before anything is written. On failure base_rank is told the launcher's rank, so that of N single programs one speaks. */
+   Call after MPI_Init, before anything is written. On failure base_rank is told the launcher's rank, so that of N single programs one speaks;
+   the others are held for 5 seconds first, or the launcher may end the job before it has spoken. */
 int  mesh_launch_check (int world_size, struct err *e);
 /* Collective over COMM. Makes node map (MPI_Comm_split_type) first; communicators in mesh_split. */
 int  mesh_open (struct mesh *m, MPI_Comm comm, struct err *e);
