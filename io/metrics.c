@@ -194,7 +194,7 @@ static double next_pace (const struct metrics *m, const struct metrics_record *r
 
 void metrics_step (struct metrics *m, const struct metrics_record *r)
 {
-  if (m->fd < 0) return;
+  if (!m || m->fd < 0) return;
   put_record (m, r);
   m->line_tokens += r->step_tokens;
   m->line_seconds += r->seconds;
