@@ -411,3 +411,17 @@ void head_loss (struct blocks *b, const struct weights *w, const struct batch *i
   chan_wait (b->ch, GROUP_TP);
   norm_backward (b, b->dy, x, w->w[P_NORM], b->scratch.rstd1, NULL, d, w->g[P_NORM], w->beta[P_NORM]);
 }
+
+void *head_logits (struct blocks *b, const struct weights *w, const void *x, int64_t token)
+{
+  const struct geom *g = &b->g;
+  norm (b, x, NULL, NULL, w->w[P_NORM], b->scratch.y1, b->scratch.rstd1);
+  const void *Y = gather (b, b->scratch.y1, b->fullA);
+  must (g->loss_chunk > g->tp, "no room for the logits of a token");
+  OP (OP_GEMM, gemm, .m = 1, .n = g->vocab, .k = g->dim, .a = at_elem (Y, token * g->dim, g->t), .b = w->w[P_HEAD], .tb = true, .c = b->logits, .ab = g->t, .ct = g->t);
+  if (g->tp == 1) return b->logits;
+  void *all = at_elem (b->logits, g->vocab, g->t);
+  chan_gather (b->ch, GROUP_TP, b->logits, all, g->vocab, g->t);
+  chan_wait (b->ch, GROUP_TP);
+  return all;
+}

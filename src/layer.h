@@ -73,7 +73,9 @@ void *layer_h (const struct blocks *b, const struct layer_acts *l);
 void embed_forward (struct blocks *b, const struct weights *w, const struct batch *in, void *x);
 void embed_backward (struct blocks *b, const struct weights *w, const struct batch *in, const void *d);
 
-/* Head: x [nt, dim], the last layer's output. Loss into acc (F64: sum, valid tokens; NULL on ranks that do not report). grad: also d [nt, dim] and the weights' gradients; PART as above has
-   no meaning here: the head does both at once. y, rstd: scratch [nt, dim], [nt]. */
+/* Head: x [nt, dim], the last layer's output. Loss into acc (F64: sum, valid tokens; NULL on ranks that do not report). grad: also d [nt, dim] and the weights' gradients, both at
+   once whatever the schedule. */
 void head_loss (struct blocks *b, const struct weights *w, const struct batch *in, const void *x, void *d, double *acc, bool grad);
+/* Logits (type t) of token TOKEN of the micro-batch over the whole padded vocabulary, [tp * vocab], in device memory of the blocks, on every tp rank. */
+void *head_logits (struct blocks *b, const struct weights *w, const void *x, int64_t token);
 #endif

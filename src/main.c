@@ -2,6 +2,7 @@
 #include "config.h"
 #include "ckpt.h"
 #include "conf.h"
+#include "sample.h"
 #include "tokenize.h"
 #include "train.h"
 #include <string.h>
@@ -9,14 +10,16 @@
 static int help_main (int argc, char **argv);
 static int version_main (int argc, char **argv);
 static int man_main (int argc, char **argv);
+static int check_main (int argc, char **argv) { return verify_main (argc - 1, argv + 1); }
 
 static const struct command {
   const char *name, *args, *help;
-  int (*main) (int argc, char **argv);
+  int (*main) (int argc, char **argv);   /* argv[0] is the command's word */
 } commands[] = {
   { "train", "RUN.yaml [--option value ...]", "train (the word may be left out); resumes by itself from the newest good checkpoint", train_main },
   { "tokenize", "--tokenizer bytes IN.txt... OUT.h5", "text to a token file", tokenize_main },
-  { "verify", "CHECKPOINT...", "check a checkpoint", verify_main },
+  { "sample", "RUN_DIR [--prompt TEXT] [--tokens 200] ...", "text from a checkpoint", sample_main },
+  { "verify", "CHECKPOINT...", "check a checkpoint", check_main },
   { "--help", "", "this, and all options", help_main },
   { "--version", "", "the version", version_main },
   { "--man", "", "the options in the form of the manual page", man_main },
@@ -61,7 +64,7 @@ int main (int argc, char **argv)
     if (!strcmp (argv[1], commands[i].name)) {
       bool train = commands[i].main == train_main;
       if (train && argc > 2 && (!strcmp (argv[2], "--help"))) return help_main (0, NULL);
-      return commands[i].main (argc - 2, argv + 2);
+      return commands[i].main (argc - 1, argv + 1);
     }
-  return train_main (argc - 1, argv + 1);
+  return train_main (argc, argv);
 }

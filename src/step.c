@@ -113,6 +113,7 @@ int step_plan (struct step *s, const struct conf *c, const struct mesh *m, struc
   memset (s, 0, sizeof *s);
   s->c = c;
   s->d = d;
+  s->logits_of = -1;
   s->tp = m->shape.dim[AXIS_TP];
   s->tp_rank = m->coord[AXIS_TP];
   s->pp = m->shape.dim[AXIS_PP];
@@ -388,7 +389,8 @@ static void act_forward (struct step *s, const struct action *a, const struct ho
   if (train || !has_head (s, a->chunk)) return;
   int64_t head = s->c->arch.layers + 1;
   use (s, a->chunk, head, &w, false);
-  head_loss (&s->b, &w, in, k->x[a->mb % k->slots], NULL, s->tp_rank == 0 ? &s->sh.vars->loss : NULL, false);
+  if (s->logits_of >= 0) s->logits = head_logits (&s->b, &w, k->x[a->mb % k->slots], s->logits_of);
+  else head_loss (&s->b, &w, in, k->x[a->mb % k->slots], NULL, s->tp_rank == 0 ? &s->sh.vars->loss : NULL, false);
   done (s, a->chunk, head, false);
 }
 
@@ -521,6 +523,25 @@ void step_eval (struct step *s, const struct host_batch *batch, struct step_resu
   if (s->ch.c[GROUP_WORLD].g) chan_reduce (&s->ch, GROUP_WORLD, &s->sh.vars->sumsq, 4, DT_F64, DT_F64, false);
   chan_wait (&s->ch, GROUP_WORLD);
   finish (s, r);
+}
+
+bool step_logits (struct step *s, const struct host_batch *batch, int64_t token, float *out)
+{
+  int64_t n = s->c->arch.vocab;
+  s->logits_of = token;
+  s->logits = NULL;
+  run (s, &s->eval, batch);
+  s->logits_of = -1;
+  s->d->ops->drain (s->d);
+  if (!s->logits) return false;
+  if (s->b.g.t == DT_F32) dev_get (s->d, s->q, out, s->logits, n * 4);
+  else {
+    bf16 *h = xalloc ((size_t) n * 2, "logits");
+    dev_get (s->d, s->q, h, s->logits, n * 2);
+    for (int64_t i = 0; i < n; i++) out[i] = bf16_to_f32 (h[i]);
+    xfree (h);
+  }
+  return true;
 }
 
 double step_updates (struct step *s)

@@ -49,6 +49,8 @@ struct step {
   struct step_vars *host_out;                /* pinned */
   struct event *end;
   float *rope;
+  int64_t logits_of;                         /* token whose logits are wanted instead of a loss, -1 */
+  void *logits;                              /* where they are, device */
   bool poison;                               /* debug: put a NaN into this rank's gradient at this step */
 };
 
@@ -62,6 +64,8 @@ void step_close (struct step *s);
 void step_train (struct step *s, const struct host_batch *batch, double lr, struct step_result *r);
 /* Loss of the current weights on batch[n_mb]; n_mb at most mbs of the schedule made by step_plan (eval). */
 void step_eval (struct step *s, const struct host_batch *batch, struct step_result *r);
+/* Logits F32 [arch.vocab] that follow token TOKEN of batch[0], on the ranks of the last stage (elsewhere out is left alone; true where it is filled). Collective. */
+bool step_logits (struct step *s, const struct host_batch *batch, int64_t token, float *out);
 /* The state that a checkpoint keeps beside the tensors. */
 double step_updates (struct step *s);
 void   step_set_updates (struct step *s, double updates);

@@ -1,10 +1,10 @@
 #include "config.h"
-#include "ckpt.h"
 #include "data.h"
 #include "dump.h"
 #include "job.h"
 #include "metrics.h"
 #include "opt.h"
+#include "state.h"
 #include "train.h"
 #include <errno.h>
 #include <signal.h>
@@ -73,32 +73,11 @@ static int fill (struct run *r, struct data *d, int64_t step, int64_t limit, str
 
 /* ---- state ---- */
 
-static float *kind_of (struct run *r, enum ckpt_kind k, int unit)
-{
-  const struct ushard *u = &r->j.s.sh.u[unit];
-  return k == CKPT_MASTER ? u->master : k == CKPT_M ? u->m : u->v;
-}
-static void get_state (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, float *dst)
-{
-  struct run *r = ctx;
-  dev_get (&r->j.d, r->j.s.q, dst, kind_of (r, k, unit) + lo, n * 4);
-}
-static void put_state (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, const float *src)
-{
-  struct run *r = ctx;
-  dev_put (&r->j.d, r->j.s.q, kind_of (r, k, unit) + lo, src, n * 4);
-}
-
-static struct ckpt_state state (struct run *r)
-{
-  return (struct ckpt_state) { .conf = &r->j.c, .mesh = &r->j.m, .units = &r->j.s.sh.units, .step = r->step, .tokens = r->tokens, .get = get_state, .put = put_state, .ctx = r };
-}
-
 static int save (struct run *r, struct err *e)
 {
   base_phase ("save");
   char *text = conf_text (&r->j.c);
-  struct ckpt_state s = state (r);
+  struct ckpt_state s = state_of (&r->j, r->step, r->tokens);
   s.config = text;
   s.updates = step_updates (&r->j.s);
   double t = now ();
@@ -114,14 +93,9 @@ static int restore (struct run *r, struct err *e)
 {
   base_phase ("load");
   if (r->j.c.run.resume) {
-    struct ckpt_state s = state (r);
-    int found = ckpt_resume (&s, r->j.c.run.dir, e);
+    int found = state_resume (&r->j, r->j.c.run.dir, &r->step, &r->tokens, e);
     if (found < 0) return -1;
     if (found) {
-      r->step = s.step;
-      r->tokens = s.tokens;
-      step_set_updates (&r->j.s, s.updates);
-      shard_stale (&r->j.s.sh);
       say (SAY_INFO, "resumed at step %lld (%lld tokens)", (long long) r->step, (long long) r->tokens);
       return 0;
     }
@@ -299,9 +273,8 @@ static int train (struct run *r, const char *yaml, int argc, char **argv, struct
   r->batch = job_batches (&r->j, r->j.s.mbs, e);
   if (mesh_agree (&r->j.m, !r->batch, e) || restore (r, e)) return -1;
   if (c->debug.dump[0] && r->step == 0) dump (r, "init", false, 1);
-  int bad = 0;
-  if (r->j.m.rank == 0) bad = !(r->metrics = metrics_open (c->run.dir, r->step, c->train.steps, c->run.log_every, e));
-  if (mesh_agree (&r->j.m, bad, e)) return -1;
+  r->metrics = metrics_open (c->run.dir, r->step, c->train.steps, c->run.log_every, e);
+  if (mesh_agree (&r->j.m, !r->metrics, e)) return -1;
   if (r->step >= c->train.steps) say (SAY_INFO, "nothing to do: step %lld of %lld is reached", (long long) r->step, (long long) c->train.steps);
   int rc = 0;
   while (!rc && r->step < c->train.steps) rc = one_step (r, e);
@@ -310,6 +283,7 @@ static int train (struct run *r, const char *yaml, int argc, char **argv, struct
 
 int train_main (int argc, char **argv)
 {
+  argc--, argv++;
   struct run *r = xalloc (sizeof *r, "run");
   struct err e = { 0 };
   char *yaml = job_operand (&argc, &argv);

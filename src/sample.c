@@ -1,0 +1,184 @@
+#include "config.h"
+#include "sample.h"
+#include "state.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct want {
+  const char *prompt;
+  int64_t tokens, top_k, seed;
+  double temperature;        /* 0: the likeliest */
+};
+
+static void usage (FILE *f)
+{
+  fputs ("usage: mpiexec -n N pretrain sample RUN_DIR [--prompt TEXT] [--tokens 200] [--temperature 0.8] [--top_k 0] [--sample_seed 1] [--option value ...]\n"
+         "Text from the newest checkpoint of a run. Byte tokenizer. The window is computed again for each token.\n", f);
+}
+
+/* Our own options out of argv; the others stay, in order. */
+static int take_options (struct want *w, int *argc, char **argv, struct err *e)
+{
+  int n = 0;
+  *w = (struct want) { .prompt = "", .tokens = 200, .seed = 1, .temperature = 0.8 };
+  for (int i = 0; i < *argc; i++) {
+    const char *a = argv[i], *v = i + 1 < *argc ? argv[i + 1] : NULL;
+    static const char *const mine[] = { "--prompt", "--tokens", "--temperature", "--top_k", "--sample_seed" };
+    int k = 0;
+    while (k < LEN (mine) && strcmp (a, mine[k])) k++;
+    if (k == LEN (mine)) {
+      argv[n++] = argv[i];
+      continue;
+    }
+    if (!v) return user_err (e, "%s wants a value", a);
+    char *end = "";
+    i++;
+    if (k == 0) w->prompt = v;
+    if (k == 1) w->tokens = strtoll (v, &end, 10);
+    if (k == 2) w->temperature = strtod (v, &end);
+    if (k == 3) w->top_k = strtoll (v, &end, 10);
+    if (k == 4) w->seed = strtoll (v, &end, 10);
+    if (*end || end == v || w->tokens < 0 || w->temperature < 0 || w->top_k < 0) return user_err (e, "%s %s: not a number that is possible here", a, v);
+  }
+  *argc = n;
+  return 0;
+}
+
+/* Options that fit the run's configuration to this world: one sequence a rank, and another mesh where the run's does not fill it. */
+static int fit (const char *yaml, int world, int argc, char **argv, char *out[32], struct err *e)
+{
+  static char text[16];
+  struct conf c;
+  int n = 0;
+  conf_default (&c);
+  if (conf_load (&c, yaml, 0, NULL, e)) return -1;
+  for (int i = 0; i < argc && n < 16; i++) out[n++] = argv[i];
+  bool given = false;
+  for (int i = 0; i < argc; i++) given |= !strncmp (argv[i], "--mesh.", 7);
+  int64_t cut = c.mesh.tp * c.mesh.pp;
+  const char *more[] = { "--train.micro_batch", "1", "--train.global_batch", "0", "--sharding.strategy", "FULL_SHARD", "--mesh.dp_replicate", "1", "--mesh.dp_shard", text,
+    "--mesh.tp", "1", "--mesh.pp", "1", "--pipeline.split", "" };
+  bool keep = world % cut == 0;
+  snprintf (text, sizeof text, "%lld", (long long) (keep ? world / cut : world));
+  int k = given ? 6 : keep ? 10 : LEN (more);
+  for (int i = 0; i < k; i++) out[n++] = (char *) more[i];
+  return n;
+}
+
+static uint64_t random_bits (uint64_t seed, uint64_t i)
+{
+  uint64_t x[2] = { seed, i };
+  return hash_bytes (x, sizeof x, 0x5a);
+}
+
+static int by_value (const void *a, const void *b)
+{
+  float x = *(const float *) a, y = *(const float *) b;
+  return (x < y) - (x > y);
+}
+
+/* One id from the logits: temperature, the top_k likeliest, one uniform number. */
+static int32_t draw (const float *logit, int64_t n, const struct want *w, int64_t i)
+{
+  int64_t best = 0;
+  for (int64_t k = 1; k < n; k++)
+    if (logit[k] > logit[best]) best = k;
+  if (w->temperature == 0) return (int32_t) best;
+  float least = -INFINITY;
+  if (w->top_k > 0 && w->top_k < n) {
+    float *s = xalloc ((size_t) n * 4, "sample");
+    memcpy (s, logit, (size_t) n * 4);
+    qsort (s, (size_t) n, 4, by_value);
+    least = s[w->top_k - 1];
+    xfree (s);
+  }
+  double sum = 0, at = 0;
+  for (int64_t k = 0; k < n; k++)
+    if (logit[k] >= least) sum += exp ((logit[k] - logit[best]) / w->temperature);
+  double u = (double) (random_bits ((uint64_t) w->seed, (uint64_t) i) >> 11) * 0x1p-53 * sum;
+  for (int64_t k = 0; k < n; k++) {
+    if (logit[k] < least) continue;
+    at += exp ((logit[k] - logit[best]) / w->temperature);
+    if (at > u) return (int32_t) k;
+  }
+  return (int32_t) best;
+}
+
+/* The last window of the text as a batch. */
+static int64_t window (const struct job *j, const int32_t *text, int64_t n, struct host_batch *b)
+{
+  int64_t seq = j->s.b.g.seq, len = MIN (n, seq);
+  for (int64_t i = 0; i < seq; i++) {
+    b->ids[i] = i < len ? text[n - len + i] : 0;
+    b->target[i] = -1;
+    b->doc[i] = 0;
+    b->pos[i] = (int32_t) i;
+  }
+  return len;
+}
+
+static int generate (struct job *j, const struct want *w, struct err *e)
+{
+  int64_t vocab = j->c.arch.vocab, n = (int64_t) strlen (w->prompt);
+  struct host_batch *b = job_batches (j, j->s.mbs, e);
+  if (mesh_agree (&j->m, !b, e)) return -1;
+  int32_t *text = xalloc ((size_t) (n + w->tokens + 1) * 4, "sample");
+  float *logit = xalloc ((size_t) vocab * 4, "sample");
+  for (int64_t i = 0; i < n; i++) text[i + 1] = (unsigned char) w->prompt[i];
+  text[0] = (int32_t) vocab - 1;   /* a document begins after the end of another */
+  n++;
+  int coord[AXIS_N] = { [AXIS_PP] = j->s.pp - 1 }, source = mesh_rank (&j->m.shape, coord);
+  if (j->m.rank == 0) fputs (w->prompt, stdout);
+  for (int64_t i = 0; i < w->tokens; i++, n++) {
+    int64_t len = window (j, text, n, b);
+    if (step_logits (&j->s, b, len - 1, logit) && j->m.rank == source) text[n] = draw (logit, vocab, w, i);
+    MPI_Request q;
+    MPI_Ibcast (&text[n], 1, MPI_INT32_T, source, j->m.world, &q);
+    wait_all (1, &q);
+    if (text[n] >= 256) break;
+    if (j->m.rank == 0) putchar (text[n]), fflush (stdout);
+  }
+  if (j->m.rank == 0) putchar ('\n');
+  dev_release (&j->d, MEM_STAGE, SPACE_PINNED, b[0].ids, j->s.mbs * j->s.b.g.n * 16);
+  xfree (b);
+  xfree (text);
+  xfree (logit);
+  return 0;
+}
+
+static int sample (struct job *j, const char *dir, int argc, char **argv, struct err *e)
+{
+  struct want w;
+  char yaml[STR + 32], *fitted[48];
+  int64_t step, tokens;
+  if (!dir) return user_err (e, "which run? pretrain sample RUN_DIR");
+  snprintf (yaml, sizeof yaml, "%s/config.yaml", dir);
+  int n = -1, bad = take_options (&w, &argc, argv, e);
+  if (!bad && access (yaml, R_OK)) bad = user_err (e, "%s is no run's folder: it has no config.yaml", dir);
+  bad = bad || (n = fit (yaml, j->m.size, argc, argv, fitted, e)) < 0;
+  if (mesh_agree (&j->m, bad, e)) return -1;
+  if (job_options (j, yaml, n, fitted, e) || job_start (j, e)) return -1;
+  if (j->c.arch.vocab != 257) bad = user_err (e, "sample knows the byte tokenizer (257 ids); this model has %lld", (long long) j->c.arch.vocab);
+  if (mesh_agree (&j->m, bad, e)) return -1;
+  int found = state_resume (j, dir, &step, &tokens, e);
+  if (!found) return user_err (e, "%s has no checkpoint yet", dir);
+  return found < 0 ? -1 : generate (j, &w, e);
+}
+
+int sample_main (int argc, char **argv)
+{
+  argc--, argv++;
+  if (argc > 0 && !strcmp (argv[0], "--help")) return usage (stdout), EXIT_DONE;
+  struct job *j = xalloc (sizeof *j, "job");
+  struct err e = { 0 };
+  char *dir = job_operand (&argc, &argv);
+  int code = job_init (j, &argc, &argv);
+  if (!code) {
+    say_level (SAY_WARN);
+    code = job_end (j, 0, sample (j, dir, argc, argv, &e) ? &e : NULL);
+  }
+  xfree (j);
+  return code;
+}
