@@ -74,12 +74,14 @@ static int open_pieces (struct data *d, const char *spec, const char *format, st
 static int cut_windows (struct data *d, struct part *p, double lo, double hi, struct err *e)
 {
   if (p->t.count < d->seq + 1)
-    return user_err (e, "%s: its %lld tokens are fewer than one sample of %lld + 1", p->t.path, (long long) p->t.count, (long long) d->seq);
+    return user_err (e, "%s: its %lld tokens are fewer than one sample of %lld + 1", p->t.path, (long long) p->t.count,
+                     (long long) d->seq);
   int64_t w = (p->t.count - 1) / d->seq, end = hi >= 1 ? w : (int64_t) (hi * (double) w);
   p->first = (int64_t) (lo * (double) w);
   p->n = end - p->first;
   if (p->n <= 0)
-    return user_err (e, "%s: the part from %g to %g of its %lld samples of %lld tokens holds not one", p->t.path, lo, hi, (long long) w, (long long) d->seq);
+    return user_err (e, "%s: the part from %g to %g of its %lld samples of %lld tokens holds not one", p->t.path, lo, hi,
+                     (long long) w, (long long) d->seq);
   return 0;
 }
 
@@ -87,7 +89,8 @@ static int same_tokenizer (struct data *d, const struct tokens *t, struct err *e
 {
   if (!t->tokenizer[0]) return 0;
   if (d->info.tokenizer[0] && strcmp (d->info.tokenizer, t->tokenizer))
-    return user_err (e, "%s was made with tokenizer %s, but an earlier file of the blend with %s", t->path, t->tokenizer, d->info.tokenizer);
+    return user_err (e, "%s was made with tokenizer %s, but an earlier file of the blend with %s", t->path, t->tokenizer,
+                     d->info.tokenizer);
   memcpy (d->info.tokenizer, t->tokenizer, sizeof t->tokenizer);
   return 0;
 }
@@ -108,7 +111,8 @@ static int look_at_parts (struct data *d, double lo, double hi, struct err *e)
     info->documents &= tokens_has_documents (&p->t);
     weighted += p->weight > 0;
   }
-  if (weighted && weighted < d->parts) return user_err (e, "data: either all files of a blend have a weight or none (%d of %d have)", weighted, d->parts);
+  if (weighted && weighted < d->parts)
+    return user_err (e, "data: either all files of a blend have a weight or none (%d of %d have)", weighted, d->parts);
   for (int i = 0; !weighted && i < d->parts; i++) d->part[i].weight = (double) d->part[i].n;
   return 0;
 }
@@ -160,11 +164,13 @@ static void make_turns (struct data *d)
   xfree (had);
 }
 
-int data_open (struct data **out, const char *spec, const char *format, int64_t vocab, int64_t seq_len, double lo, double hi, struct err *e)
+int data_open (struct data **out, const char *spec, const char *format, int64_t vocab, int64_t seq_len, double lo, double hi,
+               struct err *e)
 {
   assert_ (vocab > 0 && vocab <= INT32_MAX && seq_len > 0);
   *out = NULL;
-  if (!(lo >= 0 && lo < hi && hi <= 1)) return user_err (e, "data: the part from %g to %g of a file is empty or outside of it", lo, hi);
+  if (!(lo >= 0 && lo < hi && hi <= 1))
+    return user_err (e, "data: the part from %g to %g of a file is empty or outside of it", lo, hi);
   if (!spec || !*spec) return user_err (e, "data: no token file is named");
   struct data *d = xalloc (sizeof *d, "data");
   d->vocab = vocab;
@@ -270,8 +276,8 @@ static void bounds (const struct tokens *t, int64_t at, const int32_t *row, int6
   }
 }
 
-int64_t data_batch (struct data *d, uint64_t seed, int64_t first, int64_t mb, bool documents, int32_t *ids, int32_t *targets, int32_t *doc,
-                    int32_t *pos, struct err *e)
+int64_t data_batch (struct data *d, uint64_t seed, int64_t first, int64_t mb, bool documents, int32_t *ids, int32_t *targets,
+                    int32_t *doc, int32_t *pos, struct err *e)
 {
   int64_t token, valid = 0;
   assert_ (first >= 0 && mb > 0);

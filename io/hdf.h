@@ -12,8 +12,8 @@ const char *hdf_why (void);
 /* Access without locks, which network file systems often do not have. Borrowed. */
 hid_t hdf_fapl (void);
 
-/* Attributes of OBJ. Readers return 1 if read, 0 if there is none, -1 if it is of another kind (no sentence: the caller has the path).
-   A text of fixed or variable length, cut to SIZE - 1 bytes. Writers return -1 on failure. */
+/* Attributes of OBJ. Readers return 1 if read, 0 if there is none, -1 if it is of another kind (no sentence: the caller has the
+   path). A text of fixed or variable length, cut to SIZE - 1 bytes. Writers return -1 on failure. */
 int hdf_get_int (hid_t obj, const char *name, int64_t *value);
 int hdf_get_text (hid_t obj, const char *name, char *text, size_t size);
 int hdf_put_int (hid_t obj, const char *name, int64_t value);

@@ -111,7 +111,10 @@ static void cut_blank (struct sink *s, struct cut *c, const unsigned char *p, in
   }
 }
 
-static const struct cutter { const char *name; void (*cut) (struct sink *, struct cut *, const unsigned char *, int64_t); } cutters[] = {
+static const struct cutter {
+  const char *name;
+  void (*cut) (struct sink *, struct cut *, const unsigned char *, int64_t);
+} cutters[] = {
   { "none", cut_none }, { "lines", cut_lines }, { "blank", cut_blank },
 };
 
@@ -122,7 +125,8 @@ static ssize_t read_some (const struct input *in, int fd, unsigned char *p, int6
   ssize_t n;
   while ((n = pread (fd, p, BLOCK, at)) < 0 && errno == EINTR);
   if (n < 0) world_err (e, "cannot read %s at byte %lld: %s", in->name, (long long) at, strerror (errno));
-  if (!n) user_err (e, "%s became shorter while it was read (%lld of %lld bytes)", in->name, (long long) at, (long long) in->bytes);
+  if (!n) user_err (e, "%s became shorter while it was read (%lld of %lld bytes)", in->name, (long long) at,
+                    (long long) in->bytes);
   return n;
 }
 
@@ -216,7 +220,8 @@ static int make_hdf5 (const char *path, int64_t count, int64_t *offset)
   H5Pset_alloc_time (plist, H5D_ALLOC_TIME_EARLY);
   H5Pset_fill_time (plist, H5D_FILL_TIME_NEVER);
   H5Pset_obj_track_times (plist, false);
-  hid_t space = H5Screate_simple (1, &dim, NULL), set = H5Dcreate2 (file, "tokens", H5T_STD_U16LE, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+  hid_t space = H5Screate_simple (1, &dim, NULL);
+  hid_t set = H5Dcreate2 (file, "tokens", H5T_STD_U16LE, space, H5P_DEFAULT, plist, H5P_DEFAULT);
   int bad = set < 0 || hdf_put_int (file, "format", 1) || hdf_put_int (file, "vocab", VOCAB) || hdf_put_int (file, "eod", EOD)
             || hdf_put_text (file, "tokenizer", "bytes");
   *offset = set < 0 ? 0 : (int64_t) H5Dget_offset (set);
@@ -248,7 +253,8 @@ static int finish (struct job *job, struct sink *s)
   flush (s);
   if (s->failed) return -1;
   if (s->tokens != job->tokens)
-    return user_err (s->e, "the text changed while it was read: %lld tokens, then %lld", (long long) job->tokens, (long long) s->tokens);
+    return user_err (s->e, "the text changed while it was read: %lld tokens, then %lld", (long long) job->tokens,
+                     (long long) s->tokens);
   int bad = fsync (s->fd);
   bad |= close (s->fd);
   s->fd = -1;
@@ -282,8 +288,8 @@ static int run (struct job *job, struct err *e)
   xfree (s);
   double seconds = now () - start;
   if (!rc)
-    say (SAY_INFO, "%s: %lld tokens, %lld documents, vocabulary %d, %.2f s (%.0f MB/s)", job->out, (long long) job->tokens, (long long) job->documents,
-         VOCAB, seconds, (double) job->text_bytes / 1e6 / seconds);
+    say (SAY_INFO, "%s: %lld tokens, %lld documents, vocabulary %d, %.2f s (%.0f MB/s)", job->out, (long long) job->tokens,
+         (long long) job->documents, VOCAB, seconds, (double) job->text_bytes / 1e6 / seconds);
   return rc;
 }
 
@@ -312,8 +318,10 @@ static bool ends (const char *s, const char *end)
 static int check_tokenizer (const char *name, struct err *e)
 {
   if (!strcmp (name, "bytes")) return 0;
-  if (ends (name, ".model")) return user_err (e, "tokenize: %s: SentencePiece models are not read yet; --tokenizer bytes is", name);
-  if (ends (name, ".json")) return user_err (e, "tokenize: %s: Hugging Face tokenizers are not read yet; --tokenizer bytes is", name);
+  if (ends (name, ".model"))
+    return user_err (e, "tokenize: %s: SentencePiece models are not read yet; --tokenizer bytes is", name);
+  if (ends (name, ".json"))
+    return user_err (e, "tokenize: %s: Hugging Face tokenizers are not read yet; --tokenizer bytes is", name);
   return user_err (e, "tokenize: tokenizer %s is not known: bytes", name);
 }
 
@@ -339,7 +347,8 @@ static int parse (int argc, char **argv, struct job *job, struct err *e)
     if (c == 'd' && check_documents (optarg, job, e)) return -1;
   }
   job->inputs = argc - optind - 1;
-  if (job->inputs < 1) return user_err (e, "tokenize: name at least one text file and the output: pretrain tokenize IN.txt... OUT.h5");
+  if (job->inputs < 1)
+    return user_err (e, "tokenize: name at least one text file and the output: pretrain tokenize IN.txt... OUT.h5");
   job->out = argv[argc - 1];
   if (!ends (job->out, ".h5") && !ends (job->out, ".hdf5"))
     return user_err (e, "tokenize: the last name is the output and must end in .h5, not %s", job->out);

@@ -3,6 +3,7 @@
 #include "hdf.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -34,7 +35,8 @@ READER (i32, int32_t)
 READER (i64, int64_t)
 
 static const struct token_kind U8 = { "uint8", 1, UINT8_MAX, read_u8 }, U16 = { "uint16", 2, UINT16_MAX, read_u16 },
-  U32 = { "uint32", 4, INT32_MAX, read_u32 }, I32 = { "int32", 4, INT32_MAX, read_i32 }, I64 = { "int64", 8, INT32_MAX, read_i64 };
+  U32 = { "uint32", 4, INT32_MAX, read_u32 }, I32 = { "int32", 4, INT32_MAX, read_i32 },
+  I64 = { "int64", 8, INT32_MAX, read_i64 };
 
 static int map_file (struct map *m, const char *path, struct err *e)
 {
@@ -50,7 +52,7 @@ static int map_file (struct map *m, const char *path, struct err *e)
     else *m = (struct map) { p, st.st_size }, rc = 0;
   }
   close (fd);
-  /* Windows are read in a random order: the system's own reading ahead would fetch what nobody wants. tokens_want asks instead. */
+  /* Windows are read in a random order: the system's own reading ahead would fetch what nobody wants; tokens_want asks. */
   if (!rc) madvise ((void *) m->at, (size_t) m->bytes, MADV_RANDOM);
   return rc;
 }
@@ -59,6 +61,41 @@ static void unmap (struct map *m)
 {
   if (m->at) munmap ((void *) m->at, (size_t) m->bytes);
   *m = (struct map) { 0 };
+}
+
+/* --- a file that is cut short under our feet, or a disk that fails, is a SIGBUS: said as any failure of the world is --- */
+
+static struct tokens *mapped;   /* all open files */
+
+static void on_bus (int sig, siginfo_t *info, void *context)
+{
+  (void) context;
+  for (const struct tokens *t = mapped; t; t = t->next)
+    for (int i = 0; i < 2; i++) {
+      const struct map *m = i ? &t->index : &t->file;
+      int64_t at = (const unsigned char *) info->si_addr - m->at;
+      if (m->at && at >= 0 && at < m->bytes)
+        die ("%s%s cannot be read at byte %lld: it was cut short since it was opened, or its disk failed", t->path,
+             i ? " (its .idx)" : "", (long long) at);
+    }
+  signal (sig, SIG_DFL);   /* not ours: the instruction faults again */
+}
+
+static void watch (struct tokens *t)
+{
+  struct sigaction action = { .sa_sigaction = on_bus, .sa_flags = SA_SIGINFO };
+  if (!mapped) sigaction (SIGBUS, &action, NULL);
+  t->next = mapped;
+  mapped = t;
+}
+
+static void unwatch (const struct tokens *t)
+{
+  for (struct tokens **p = &mapped; *p; p = &(*p)->next)
+    if (*p == t) {
+      *p = t->next;
+      return;
+    }
 }
 
 /* --- HDF5 --- */
@@ -73,7 +110,8 @@ static const struct token_kind *hdf5_kind (hid_t type)
 }
 
 /* Where data set NAME lies: kind, count and byte offset, or -1 with what is wrong with it. */
-static int hdf5_place (struct tokens *t, hid_t set, const char *name, const struct token_kind **kind, int64_t *count, int64_t *offset, struct err *e)
+static int hdf5_place (struct tokens *t, hid_t set, const char *name, const struct token_kind **kind, int64_t *count,
+                       int64_t *offset, struct err *e)
 {
   hid_t type = H5Dget_type (set), space = H5Dget_space (set), plist = H5Dget_create_plist (set);
   H5D_layout_t layout = H5Pget_layout (plist);
@@ -83,19 +121,22 @@ static int hdf5_place (struct tokens *t, hid_t set, const char *name, const stru
   haddr_t at = H5Dget_offset (set);
   H5Pclose (plist), H5Sclose (space), H5Tclose (type);
   if (layout != H5D_CONTIGUOUS || outside)
-    return user_err (e, "%s: data set %s is %s, but only contiguous data can be mapped; h5repack -f NONE -l CONTI %s NEW.h5 converts it", t->path, name,
+    return user_err (e, "%s: data set %s is %s, but only contiguous data can be mapped; "
+                     "h5repack -f NONE -l CONTI %s NEW.h5 converts it", t->path, name,
                      outside ? "external" : layout == H5D_CHUNKED ? "chunked" : "not contiguous", t->path);
   if (!*kind) return user_err (e, "%s: data set %s must have type uint8, uint16 or uint32, little-endian", t->path, name);
   if (!flat) return user_err (e, "%s: data set %s must have one dimension", t->path, name);
   if (*count <= 0 || at == HADDR_UNDEF) return user_err (e, "%s: data set %s is empty", t->path, name);
   *offset = (int64_t) at;
   if (*offset > t->file.bytes || *count > (t->file.bytes - *offset) / (*kind)->bytes)
-    return user_err (e, "%s is truncated: data set %s has %lld values of %d bytes from byte %lld on, but the file ends at byte %lld", t->path, name,
-                     (long long) *count, (*kind)->bytes, (long long) *offset, (long long) t->file.bytes);
+    return user_err (e, "%s is truncated: data set %s has %lld values of %d bytes from byte %lld on, "
+                     "but the file ends at byte %lld", t->path, name, (long long) *count, (*kind)->bytes, (long long) *offset,
+                     (long long) t->file.bytes);
   return 0;
 }
 
-static int hdf5_set (struct tokens *t, hid_t file, const char *name, const struct token_kind **kind, int64_t *count, int64_t *offset, struct err *e)
+static int hdf5_set (struct tokens *t, hid_t file, const char *name, const struct token_kind **kind, int64_t *count,
+                     int64_t *offset, struct err *e)
 {
   hid_t set = H5Dopen2 (file, name, H5P_DEFAULT);
   if (set < 0) return user_err (e, "%s: %s is not a data set that HDF5 can open (%s)", t->path, name, hdf_why ());
@@ -110,12 +151,14 @@ static int hdf5_attributes (struct tokens *t, hid_t file, struct err *e)
   int eod = -1;
   if (hdf_get_int (file, "format", &version) < 0) return user_err (e, "%s: attribute format is not one integer", t->path);
   if (version != FORMAT_VERSION)
-    return user_err (e, "%s: token format %lld is not known; this pretrain reads format %d", t->path, (long long) version, FORMAT_VERSION);
+    return user_err (e, "%s: token format %lld is not known; this pretrain reads format %d", t->path, (long long) version,
+                     FORMAT_VERSION);
   int vocab = hdf_get_int (file, "vocab", &t->vocab);
   if (vocab < 0 || (vocab && t->vocab <= 0)) return user_err (e, "%s: attribute vocab is not one positive integer", t->path);
   eod = hdf_get_int (file, "eod", &t->eod);
   if (eod < 0 || (eod && t->eod < -1)) return user_err (e, "%s: attribute eod is not one token id", t->path);
-  if (hdf_get_text (file, "tokenizer", t->tokenizer, sizeof t->tokenizer) < 0) return user_err (e, "%s: attribute tokenizer is not one string", t->path);
+  if (hdf_get_text (file, "tokenizer", t->tokenizer, sizeof t->tokenizer) < 0)
+    return user_err (e, "%s: attribute tokenizer is not one string", t->path);
   return 0;
 }
 
@@ -147,8 +190,8 @@ static int open_hdf5 (struct tokens *t, const char *path, struct err *e)
   return rc;
 }
 
-/* --- Megatron: "MMIDIDX\0\0", version, code of the type, numbers of sequences and documents, then int32 lengths [sequences], int64 byte
-       offsets [sequences], int64 first sequences [documents] and, for several modes, int8 modes [sequences] --- */
+/* --- Megatron: "MMIDIDX\0\0", version, code of the type, numbers of sequences and documents, then int32 lengths [sequences],
+   int64 byte offsets [sequences], int64 first sequences [documents] and, for several modes, int8 modes [sequences] --- */
 
 enum { IDX_VERSION = 9, IDX_CODE = 17, IDX_SEQUENCES = 18, IDX_DOCUMENTS = 26, IDX_TABLES = 34 };
 
@@ -173,16 +216,19 @@ static int idx_header (struct tokens *t, const char *idx, struct err *e)
   if (t->index.bytes < IDX_TABLES || memcmp (t->index.at, "MMIDIDX\0\0", 9))
     return user_err (e, "%s is not a Megatron index (no MMIDIDX at byte 0)", idx);
   if (idx_i64 (t, IDX_VERSION) != 1)
-    return user_err (e, "%s: index version %lld at byte %d is not known; this pretrain reads version 1", idx, (long long) idx_i64 (t, IDX_VERSION), IDX_VERSION);
+    return user_err (e, "%s: index version %lld at byte %d is not known; this pretrain reads version 1", idx,
+                     (long long) idx_i64 (t, IDX_VERSION), IDX_VERSION);
   int code = t->index.at[IDX_CODE];
   if (code >= LEN (kind) || !kind[code])
-    return user_err (e, "%s: type code %d at byte %d is none of uint8 (1), int32 (4), int64 (5), uint16 (8)", idx, code, IDX_CODE);
+    return user_err (e, "%s: type code %d at byte %d is none of uint8 (1), int32 (4), int64 (5), uint16 (8)", idx, code,
+                     IDX_CODE);
   t->kind = kind[code];
   t->sequences = idx_i64 (t, IDX_SEQUENCES);
   t->documents = idx_i64 (t, IDX_DOCUMENTS);
   int64_t n = t->sequences, d = t->documents, rest = t->index.bytes - IDX_TABLES;
   if (n < 0 || d < 0 || n > rest / 12 || d > rest / 8 || (rest != 12 * n + 8 * d && rest != 13 * n + 8 * d))
-    return user_err (e, "%s: %lld bytes do not fit its %lld sequences and %lld documents", idx, (long long) t->index.bytes, (long long) n, (long long) d);
+    return user_err (e, "%s: %lld bytes do not fit its %lld sequences and %lld documents", idx, (long long) t->index.bytes,
+                     (long long) n, (long long) d);
   if (!n) return user_err (e, "%s has no sequences", idx);
   return 0;
 }
@@ -198,8 +244,8 @@ static int open_megatron (struct tokens *t, const char *path, struct err *e)
     int64_t last = t->sequences - 1, end = idx_start (t, last) + idx_length (t, last) * t->kind->bytes;
     t->count = t->file.bytes / t->kind->bytes;
     if (idx_start (t, 0) || end != t->file.bytes)
-      rc = user_err (e, "%s has %lld bytes, but %s says that its sequences lie at bytes %lld to %lld", t->path, (long long) t->file.bytes, idx,
-                     (long long) idx_start (t, 0), (long long) end);
+      rc = user_err (e, "%s has %lld bytes, but %s says that its sequences lie at bytes %lld to %lld", t->path,
+                     (long long) t->file.bytes, idx, (long long) idx_start (t, 0), (long long) end);
     else if (t->file.bytes % t->kind->bytes)
       rc = user_err (e, "%s: %lld bytes are not a whole number of %s tokens", t->path, (long long) t->file.bytes, t->kind->name);
   }
@@ -232,15 +278,16 @@ static int scan_index (const struct tokens *t, struct err *e)
   int64_t at = 0, before = 0;
   for (int64_t i = 0; i < t->sequences; i++) {
     if (idx_start (t, i) != at || idx_length (t, i) < 0)
-      return user_err (e, "%s: its index puts sequence %lld (%lld tokens) at byte %lld, not at byte %lld where the one before ends", t->path, (long long) i,
-                       (long long) idx_length (t, i), (long long) idx_start (t, i), (long long) at);
+      return user_err (e, "%s: its index puts sequence %lld (%lld tokens) at byte %lld, "
+                       "not at byte %lld where the one before ends", t->path, (long long) i, (long long) idx_length (t, i),
+                       (long long) idx_start (t, i), (long long) at);
     at += idx_length (t, i) * t->kind->bytes;
   }
   for (int64_t k = 0; k < t->documents; k++) {
     int64_t s = idx_document (t, k);
     if (s < before || s > t->sequences)
-      return user_err (e, "%s: its index lets document %lld start at sequence %lld, not between %lld and %lld", t->path, (long long) k, (long long) s,
-                       (long long) before, (long long) t->sequences);
+      return user_err (e, "%s: its index lets document %lld start at sequence %lld, not between %lld and %lld", t->path,
+                       (long long) k, (long long) s, (long long) before, (long long) t->sequences);
     before = s;
   }
   return 0;
@@ -263,7 +310,10 @@ static int open_u32 (struct tokens *t, const char *path, struct err *e) { return
 
 /* --- which format --- */
 
-static const struct format { const char *name, *ends[3]; int (*open) (struct tokens *, const char *, struct err *); } formats[] = {
+static const struct format {
+  const char *name, *ends[3];
+  int (*open) (struct tokens *, const char *, struct err *);
+} formats[] = {
   { "hdf5", { ".h5", ".hdf5" }, open_hdf5 },
   { "megatron", { ".idx" }, open_megatron },
   { "u16", { ".u16" }, open_u16 },
@@ -299,7 +349,8 @@ static const struct format *guess (const char *path, struct err *e)
   ssize_t n = read (fd, head, sizeof head);
   close (fd);
   if (n == sizeof head && !memcmp (head, "\211HDF\r\n\032\n", sizeof head)) return &formats[HDF5];
-  user_err (e, "%s: its name does not tell the format; set data.format to hdf5, megatron (a .bin with its .idx), u16 or u32", path);
+  user_err (e, "%s: its name does not tell the format; set data.format to hdf5, megatron (a .bin with its .idx), u16 or u32",
+            path);
   return NULL;
 }
 
@@ -317,10 +368,13 @@ static int check_vocab (const struct tokens *t, int64_t vocab, struct err *e)
 {
   int64_t own = t->vocab ? t->vocab : vocab;
   if (t->vocab > vocab)
-    return user_err (e, "%s: its vocabulary of %lld ids is larger than the model's %lld", t->path, (long long) t->vocab, (long long) vocab);
+    return user_err (e, "%s: its vocabulary of %lld ids is larger than the model's %lld", t->path, (long long) t->vocab,
+                     (long long) vocab);
   if (own - 1 > t->kind->top)
-    return user_err (e, "%s: its type %s holds ids up to %lld, too narrow for a vocabulary of %lld", t->path, t->kind->name, (long long) t->kind->top, (long long) own);
-  if (t->eod >= own) return user_err (e, "%s: attribute eod %lld is outside the vocabulary of %lld", t->path, (long long) t->eod, (long long) own);
+    return user_err (e, "%s: its type %s holds ids up to %lld, too narrow for a vocabulary of %lld", t->path, t->kind->name,
+                     (long long) t->kind->top, (long long) own);
+  if (t->eod >= own)
+    return user_err (e, "%s: attribute eod %lld is outside the vocabulary of %lld", t->path, (long long) t->eod, (long long) own);
   return 0;
 }
 
@@ -335,11 +389,13 @@ int tokens_open (struct tokens *t, const char *path, const char *format, int64_t
     return -1;
   }
   t->ids = t->file.at + t->offset;
+  watch (t);
   return 0;
 }
 
 void tokens_close (struct tokens *t)
 {
+  unwatch (t);
   unmap (&t->file);
   unmap (&t->index);
   xfree (t->path);
@@ -368,8 +424,8 @@ static int outside (const struct tokens *t, int64_t first, int64_t n, int64_t bo
     int64_t at = t->offset + i * t->kind->bytes;
     uint64_t u = t->kind->read (t->file.at + at, 1, &narrow);
     if (u >= (uint64_t) bound)
-      return user_err (e, "%s: token %lld at byte %lld (token %lld) is outside %s vocabulary of %lld", t->path, (long long) u, (long long) at, (long long) i, whose,
-                       (long long) bound);
+      return user_err (e, "%s: token %lld at byte %lld (token %lld) is outside %s vocabulary of %lld", t->path, (long long) u,
+                       (long long) at, (long long) i, whose, (long long) bound);
   }
   return 0;
 }
@@ -410,7 +466,8 @@ static uint64_t sample_hash (const struct map *m)
 
 char *tokens_text (const struct tokens *t)
 {
-  return xprintf ("%s: %s, %lld bytes, %lld tokens of %s from byte %lld, vocabulary %lld, eod %lld, content %016llx %016llx", t->path, t->format,
-                  (long long) t->file.bytes, (long long) t->count, t->kind->name, (long long) t->offset, (long long) t->vocab, (long long) t->eod,
+  return xprintf ("%s: %s, %lld bytes, %lld tokens of %s from byte %lld, vocabulary %lld, eod %lld, content %016llx %016llx",
+                  t->path, t->format, (long long) t->file.bytes, (long long) t->count, t->kind->name, (long long) t->offset,
+                  (long long) t->vocab, (long long) t->eod,
                   (unsigned long long) sample_hash (&t->file), (unsigned long long) sample_hash (&t->index));
 }

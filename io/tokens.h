@@ -1,10 +1,10 @@
 /* tokens: one token file, mapped and never read as a whole. data.c makes samples of it.
 
    Formats (FORMAT, or "auto" / NULL: by the file's name, then by its first bytes):
-     hdf5      /tokens, 1-D, contiguous, uint8, uint16 or uint32, little-endian; optional /mask, uint8, as long, 0 = not in the loss;
-               attributes of the root: format (1), vocab, tokenizer, eod (the id that ends a document), all optional
-     megatron  X.bin and X.idx (Megatron-LM's indexed data set, version 1; uint8, uint16, int32 or int64), named by either or by X;
-               its documents are one stream in the order of the file
+     hdf5      /tokens, 1-D, contiguous, uint8, uint16 or uint32, little-endian; optional /mask, uint8, as long, 0 = not in the
+               loss; attributes of the root: format (1), vocab, tokenizer, eod (the id that ends a document), all optional
+     megatron  X.bin and X.idx (Megatron-LM's indexed data set, version 1; uint8, uint16, int32 or int64), named by either or by
+               X; its documents are one stream in the order of the file
      u16, u32  nothing but ids, little-endian
    Offsets in messages count bytes from the start of the file that holds the ids (the .bin). */
 #ifndef TOKENS_H
@@ -17,7 +17,8 @@ struct token_kind {
   const char *name;
   int bytes;                                        /* of one id */
   int64_t top;                                      /* greatest id that it holds, at most INT32_MAX */
-  uint64_t (*read) (const unsigned char *p, int64_t n, int32_t *out);   /* n ids as int32; returns the greatest, taken as unsigned 64 bits */
+  /* N ids as int32; returns the greatest, taken as unsigned 64 bits. */
+  uint64_t (*read) (const unsigned char *p, int64_t n, int32_t *out);
 };
 
 struct tokens {
@@ -30,9 +31,11 @@ struct tokens {
   int64_t vocab, eod;               /* attributes; 0 and -1 if the file does not say */
   char tokenizer[128];              /* attribute; "" */
   int64_t sequences, documents;     /* Megatron's tables: sequences, and entries of the table of documents */
+  struct tokens *next;              /* all open files, for the handler of SIGBUS */
 };
 
-/* Local; touches the first pages only. 0, or -1 with a sentence. VOCAB: the model's. The file's own vocabulary may be smaller. */
+/* Local; touches the first pages only. 0, or -1 with a sentence. VOCAB: the model's. The file's own vocabulary may be smaller.
+   *t must stay where it is until it is closed. A file cut short later ends the job when it is read: its name and the byte. */
 int  tokens_open (struct tokens *t, const char *path, const char *format, int64_t vocab, struct err *e);
 void tokens_close (struct tokens *t);
 /* Ask the system to bring [first, first + n) into memory; returns at once. */
@@ -45,6 +48,7 @@ bool tokens_has_documents (const struct tokens *t);
 int64_t tokens_next_document (const struct tokens *t, int64_t at);
 /* Everything that can be wrong: each id, Megatron's tables. Reads the whole file. */
 int  tokens_scan (const struct tokens *t, int64_t vocab, struct err *e);
-/* One line that tells this file from another: path, size, count, width, hash of its start and of up to 64 pieces of it. xfree it. */
+/* One line that tells this file from another: path, size, count, width, hash of its start and of up to 64 pieces of it.
+   xfree it. */
 char *tokens_text (const struct tokens *t);
 #endif

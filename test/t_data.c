@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char dir[256];
@@ -46,7 +47,15 @@ static void write_flat (const char *name, const int64_t *ids, int64_t n, int wid
   free (p);
 }
 
-struct h5 { hid_t type; int64_t n; const int64_t *ids; const uint8_t *mask; int64_t mask_n; int64_t vocab, eod, format; const char *tokenizer; bool chunked, compact, flat2, variable; };
+struct h5 {
+  hid_t type;
+  int64_t n;
+  const int64_t *ids;
+  const uint8_t *mask;
+  int64_t mask_n, vocab, eod, format;
+  const char *tokenizer;
+  bool chunked, compact, flat2, variable;
+};
 
 static void put_int (hid_t f, const char *name, int64_t v, hid_t type)
 {
@@ -163,7 +172,8 @@ static void round_trips (void)
           && gives_back (at ("m32"), NULL, big, N, 70000, 64) && gives_back (at ("m64"), "megatron", big, N, 70000, 64),
           "Megatron: uint8, uint16, int32 and int64, named .idx, .bin or neither");
   rename (at ("u16.h5"), at ("u16,1:x"));
-  tap_ok (gives_back (at ("u16,1:x"), NULL, wide, N, 65536, 64), "an HDF5 file is known by its first bytes; names may hold commas and colons");
+  tap_ok (gives_back (at ("u16,1:x"), NULL, wide, N, 65536, 64),
+          "an HDF5 file is known by its first bytes; names may hold commas and colons");
   free (small), free (wide), free (big);
 }
 
@@ -199,7 +209,8 @@ static void order (void)
   int64_t *ids = ramp (N, N);
   write_flat ("ramp.u16", ids, N, 2);
   free (ids);
-  int ok = !data_open (&d, at ("ramp.u16"), NULL, N, SEQ, 0, 1, &e) && !data_open (&head, at ("ramp.u16"), NULL, N, SEQ, 0, 1 - 0.05, &e)
+  int ok = !data_open (&d, at ("ramp.u16"), NULL, N, SEQ, 0, 1, &e)
+           && !data_open (&head, at ("ramp.u16"), NULL, N, SEQ, 0, 1 - 0.05, &e)
            && !data_open (&tail, at ("ramp.u16"), NULL, N, SEQ, 1 - 0.05, 1, &e);
   if (!tap_ok (ok, "opened: %s", e.msg)) return;
   tap_ok (one_epoch (d, 1, 0, 0, 100, SEQ) && one_epoch (d, 1, 7, 0, 100, SEQ) && one_epoch (d, 1, 1000000000000, 0, 100, SEQ),
@@ -210,13 +221,16 @@ static void order (void)
     other += window (d, 1, j, SEQ) == window (d, 2, j, SEQ);
   }
   tap_ok (same < 10 && other < 10, "the order changes with the epoch (%d in place) and the seed (%d)", same, other);
-  tap_ok (data_info (head)->samples == 95 && data_info (tail)->samples == 5 && one_epoch (head, 1, 3, 0, 95, SEQ) && one_epoch (tail, 1, 3, 95, 5, SEQ),
-          "train and valid share no window: %lld and %lld", (long long) data_info (head)->samples, (long long) data_info (tail)->samples);
+  tap_ok (data_info (head)->samples == 95 && data_info (tail)->samples == 5 && one_epoch (head, 1, 3, 0, 95, SEQ)
+          && one_epoch (tail, 1, 3, 95, 5, SEQ),
+          "train and valid share no window: %lld and %lld", (long long) data_info (head)->samples,
+          (long long) data_info (tail)->samples);
   tap_ok (data_epochs (d, 250) == 2.5 && data_epochs (tail, 250) == 50, "epochs are counted");
   data_close (d), data_close (head), data_close (tail);
   ok = 1;
   for (int64_t w = 2; w < 60; w++) {
-    ok &= !data_open (&head, at ("ramp.u16"), NULL, N, (N - 1) / w, 0, 1 - 0.05, &e) && !data_open (&tail, at ("ramp.u16"), NULL, N, (N - 1) / w, 1 - 0.05, 1, &e);
+    ok &= !data_open (&head, at ("ramp.u16"), NULL, N, (N - 1) / w, 0, 1 - 0.05, &e);
+    ok &= !data_open (&tail, at ("ramp.u16"), NULL, N, (N - 1) / w, 1 - 0.05, 1, &e);
     ok &= data_info (tail)->samples >= 1 && data_info (head)->samples + data_info (tail)->samples == (N - 1) / ((N - 1) / w);
     data_close (head), data_close (tail);
   }
@@ -225,7 +239,8 @@ static void order (void)
 
 /* --- blends --- */
 
-/* Which of the files tells each of SAMPLES samples: file i holds ids [1000 i, 1000 i + 1000). Counts, and checks each file's own order. */
+/* Which file each of SAMPLES samples comes from: file i holds ids [1000 i, 1000 i + 1000). Counts them, and checks the
+   order within each file. */
 static int blend_counts (const char *spec, int files, int64_t samples, int64_t *count, double *ahead, const double *share)
 {
   enum { SEQ = 10 };
@@ -261,12 +276,13 @@ static void blends (void)
   }
   snprintf (spec, sizeof spec, "0.7:%s,0.3:%s", at ("part0.u32"), at ("part1.u32"));
   tap_ok (blend_counts (spec, 2, 65536, count, &ahead, (double[]) { 0.7, 0.3 }), "0.7 : 0.3: each file is read in its own order");
-  tap_ok (count[0] == 45875 && count[1] == 19661 && ahead <= 1, "%lld : %lld of 65536, never off by more than %.3f", (long long) count[0],
-          (long long) count[1], ahead);
+  tap_ok (count[0] == 45875 && count[1] == 19661 && ahead <= 1, "%lld : %lld of 65536, never off by more than %.3f",
+          (long long) count[0], (long long) count[1], ahead);
   snprintf (spec, sizeof spec, "5:%s,3:%s,2e0:%s", at ("part0.u32"), at ("part1.u32"), at ("part2.u32"));
   int good = blend_counts (spec, 3, 100000, count, &ahead, (double[]) { 0.5, 0.3, 0.2 });
   tap_ok (good && ahead < 1.5 && count[0] == 50000 && labs (count[1] - 30000) <= 2,
-          "5 : 3 : 2 is %lld : %lld : %lld of 100000, off by at most %.3f", (long long) count[0], (long long) count[1], (long long) count[2], ahead);
+          "5 : 3 : 2 is %lld : %lld : %lld of 100000, off by at most %.3f", (long long) count[0], (long long) count[1],
+          (long long) count[2], ahead);
   snprintf (spec, sizeof spec, "1:%s,1e-9:%s", at ("part0.u32"), at ("part1.u32"));
   tap_ok (blend_counts (spec, 2, 131072, late, &ahead, NULL) && late[1] == 2, "a tiny weight has one turn in 65536");
   snprintf (spec, sizeof spec, "%s,%s,%s", at ("part0.u32"), at ("part1.u32"), at ("part2.u32"));
@@ -286,7 +302,9 @@ static void blends (void)
   data_close (d);
   snprintf (spec, sizeof spec, "3:%s,1:%s", at ("part0.u32"), at ("part1.u32"));
   data_open (&d, spec, NULL, 100000, 10, 0, 1, &e);
-  tap_ok (data_info (d)->samples == 198 && data_info (d)->files == 2 && data_info (d)->tokens == 2000 && data_epochs (d, 396) == 3, "a blend's sizes and epochs");
+  const struct data_info *info = data_info (d);
+  tap_ok (info->samples == 198 && info->files == 2 && info->tokens == 2000 && data_epochs (d, 396) == 3,
+          "a blend's sizes and epochs");
   data_close (d);
 }
 
@@ -300,12 +318,15 @@ static void batches (void)
   struct data *d, *plain;
   struct err e = { 0 };
   for (int i = 0; i < N; i++) ids[i] = i % 7 == 3 || i == 50 ? EOD : i % 90, mask[i] = i % 5 != 0;
-  write_h5 ("docs.h5", (struct h5) { H5T_STD_U8LE, N, ids, mask, .vocab = 100, .eod = EOD, .format = 1, .tokenizer = "bytes", .variable = true });
+  write_h5 ("docs.h5", (struct h5) { H5T_STD_U8LE, N, ids, mask, .vocab = 100, .eod = EOD, .format = 1, .tokenizer = "bytes",
+                                     .variable = true });
   write_h5 ("plain.h5", (struct h5) { H5T_STD_U8LE, N, ids, .vocab = 100, .tokenizer = "bytes" });
-  int ok = !data_open (&d, at ("docs.h5"), NULL, 128, SEQ, 0, 1, &e) && !data_open (&plain, at ("plain.h5"), NULL, 128, SEQ, 0, 1, &e);
+  int ok = !data_open (&d, at ("docs.h5"), NULL, 128, SEQ, 0, 1, &e);
+  ok = ok && !data_open (&plain, at ("plain.h5"), NULL, 128, SEQ, 0, 1, &e);
   if (!tap_ok (ok, "opened: %s", e.msg)) return;
   const struct data_info *a = data_info (d), *b = data_info (plain);
-  tap_ok (a->vocab == 100 && a->eod == EOD && a->documents && !strcmp (a->tokenizer, "bytes") && b->eod == -1 && !b->documents && !strcmp (b->tokenizer, "bytes"),
+  tap_ok (a->vocab == 100 && a->eod == EOD && a->documents && !strcmp (a->tokenizer, "bytes") && b->eod == -1 && !b->documents
+          && !strcmp (b->tokenizer, "bytes"),
           "attributes are read, texts of fixed and variable length");
   int32_t in[MB * SEQ], out[MB * SEQ], doc[MB * SEQ], pos[MB * SEQ], p_doc[MB * SEQ], p_pos[MB * SEQ], p_out[MB * SEQ];
   int good = 1, masked = 1, bounds = 1, flat = 1;
@@ -421,15 +442,27 @@ static void mistakes (void)
   int64_t offset = (int64_t) H5Dget_offset (s);
   H5Dclose (s), H5Fclose (f);
   char want[512];
-  snprintf (want, sizeof want, "@wide.h5: token 70000 at byte %lld (token 1024) is outside the vocabulary of 50304", (long long) offset + 4096);
+  snprintf (want, sizeof want, "@wide.h5: token 70000 at byte %lld (token 1024) is outside the vocabulary of 50304",
+            (long long) offset + 4096);
   refuses (at ("wide.h5"), NULL, 50304, 64, want, "an id outside the vocabulary: file, byte, token, vocabulary");
-  refuses (at ("own.h5"), NULL, 300, 64, "@own.h5: token 190 at byte 2428 (token 190) is outside the file's own vocabulary of 190", "an id outside the file's own vocabulary");
-  refuses (at ("big.h5"), NULL, 50304, 64, "@big.h5: its vocabulary of 70000 ids is larger than the model's 50304", "a tokenizer larger than the model's vocabulary");
-  refuses (at ("big.h5"), NULL, 70000, 64, "@big.h5: its type uint16 holds ids up to 65535, too narrow for a vocabulary of 70000", "uint16 that says 70000");
-  refuses (at ("none.h5"), NULL, 70000, 64, "@none.h5: its type uint16 holds ids up to 65535, too narrow for a vocabulary of 70000", "uint16 without attribute for a model of 70000");
-  refuses (at ("few.u16"), NULL, 65537, 64, "@few.u16: its type uint16 holds ids up to 65535, too narrow for a vocabulary of 65537", "flat uint16 for a model of 65537");
-  refuses (at ("eod.h5"), NULL, 200, 64, "@eod.h5: attribute eod 200 is outside the vocabulary of 200", "eod outside the vocabulary");
-  refuses (at ("chunked.h5"), NULL, 200, 64, "@chunked.h5: data set /tokens is chunked, but only contiguous data can be mapped; h5repack -f NONE -l CONTI @chunked.h5 NEW.h5 converts it", "chunked");
+  refuses (at ("own.h5"), NULL, 300, 64,
+           "@own.h5: token 190 at byte 2428 (token 190) is outside the file's own vocabulary of 190",
+           "an id outside the file's own vocabulary");
+  refuses (at ("big.h5"), NULL, 50304, 64, "@big.h5: its vocabulary of 70000 ids is larger than the model's 50304",
+           "a tokenizer larger than the model's vocabulary");
+  refuses (at ("big.h5"), NULL, 70000, 64, "@big.h5: its type uint16 holds ids up to 65535, too narrow for a vocabulary of 70000",
+           "uint16 that says 70000");
+  refuses (at ("none.h5"), NULL, 70000, 64,
+           "@none.h5: its type uint16 holds ids up to 65535, too narrow for a vocabulary of 70000",
+           "uint16 without attribute for a model of 70000");
+  refuses (at ("few.u16"), NULL, 65537, 64,
+           "@few.u16: its type uint16 holds ids up to 65535, too narrow for a vocabulary of 65537",
+           "flat uint16 for a model of 65537");
+  refuses (at ("eod.h5"), NULL, 200, 64, "@eod.h5: attribute eod 200 is outside the vocabulary of 200",
+           "eod outside the vocabulary");
+  refuses (at ("chunked.h5"), NULL, 200, 64,
+           "@chunked.h5: data set /tokens is chunked, but only contiguous data can be mapped; "
+           "h5repack -f NONE -l CONTI @chunked.h5 NEW.h5 converts it", "chunked");
   refuses (at ("compact.h5"), NULL, 200, 64, "@compact.h5: data set /tokens is not contiguous, *", "compact");
   for (int i = 0; i < 3; i++) {
     static const char *const name[] = { "signed", "endian", "float" };
@@ -440,7 +473,8 @@ static void mistakes (void)
   }
   refuses (at ("square.h5"), NULL, 200, 64, "@square.h5: data set /tokens must have one dimension", "two dimensions");
   refuses (at ("empty.h5"), NULL, 200, 64, "@empty.h5: data set /tokens is empty", "an empty data set");
-  refuses (at ("newer.h5"), NULL, 200, 64, "@newer.h5: token format 2 is not known; this pretrain reads format 1", "a newer format");
+  refuses (at ("newer.h5"), NULL, 200, 64, "@newer.h5: token format 2 is not known; this pretrain reads format 1",
+           "a newer format");
   refuses (at ("mask.h5"), NULL, 200, 64, "@mask.h5: /mask has 1999 values for 2000 tokens", "a short mask");
   refuses (at ("zero.h5"), NULL, 200, 64, "@zero.h5 is empty (0 bytes)", "an empty file");
   refuses (at ("text.h5"), NULL, 200, 64, "@text.h5 cannot be read as HDF5: *", "no HDF5");
@@ -448,13 +482,17 @@ static void mistakes (void)
   refuses (at ("gone.h5"), NULL, 200, 64, "cannot open @gone.h5: No such file or directory", "a missing file");
   refuses (at ("gone"), NULL, 200, 64, "cannot open @gone: No such file or directory", "a missing file without format");
   refuses (at ("none.h5"), "zip", 200, 64, "data.format zip is not known: auto, hdf5, megatron, u16 or u32", "an unknown format");
-  refuses (at ("lone.bin"), NULL, 200, 64, "@lone.bin: its name does not tell the format; set data.format to hdf5, megatron (a .bin with its .idx), u16 or u32", "a .bin alone");
+  refuses (at ("lone.bin"), NULL, 200, 64,
+           "@lone.bin: its name does not tell the format; set data.format to hdf5, megatron (a .bin with its .idx), u16 or u32",
+           "a .bin alone");
   refuses (at ("odd.u16"), NULL, 200, 64, "@odd.u16: 4097 bytes are not a whole number of uint16 tokens", "an odd length");
   refuses (at ("odd.u32"), NULL, 200, 64, "@odd.u32: 4098 bytes are not a whole number of uint32 tokens", "two bytes too many");
-  refuses (at ("few.u16"), NULL, 200, 100, "@few.u16: its 100 tokens are fewer than one sample of 100 + 1", "fewer tokens than a sample");
+  refuses (at ("few.u16"), NULL, 200, 100, "@few.u16: its 100 tokens are fewer than one sample of 100 + 1",
+           "fewer tokens than a sample");
   char blend[2048];
   snprintf (blend, sizeof blend, "1:%s,1:%s", at ("bytes.h5"), at ("other.h5"));
-  refuses (blend, NULL, 200, 64, "@other.h5 was made with tokenizer other, but an earlier file of the blend with bytes", "two tokenizers");
+  refuses (blend, NULL, 200, 64, "@other.h5 was made with tokenizer other, but an earlier file of the blend with bytes",
+           "two tokenizers");
   snprintf (blend, sizeof blend, "1:%s,%s", at ("bytes.h5"), at ("none.h5"));
   refuses (blend, NULL, 200, 64, "data: either all files of a blend have a weight or none (1 of 2 have)", "half the weights");
   snprintf (blend, sizeof blend, "0:%s,1:%s", at ("bytes.h5"), at ("none.h5"));
@@ -479,15 +517,22 @@ static void megatron_mistakes (void)
   truncate (at ("b4.idx"), 100);
   poke ("b5.idx", 34 + 12 + 8, &far, 8);
   refuses (at ("b0"), NULL, 200, 64, "@b0.idx is not a Megatron index (no MMIDIDX at byte 0)", "no index");
-  refuses (at ("b1"), NULL, 200, 64, "@b1.idx: index version 2 at byte 9 is not known; this pretrain reads version 1", "a newer index");
-  refuses (at ("b2"), NULL, 200, 64, "@b2.idx: type code 7 at byte 17 is none of uint8 (1), int32 (4), int64 (5), uint16 (8)", "an index of floats");
-  refuses (at ("b3.bin"), NULL, 200, 64, "@b3.bin has 1998 bytes, but @b3.idx says that its sequences lie at bytes 0 to 2000", "a .bin cut short");
+  refuses (at ("b1"), NULL, 200, 64, "@b1.idx: index version 2 at byte 9 is not known; this pretrain reads version 1",
+           "a newer index");
+  refuses (at ("b2"), NULL, 200, 64, "@b2.idx: type code 7 at byte 17 is none of uint8 (1), int32 (4), int64 (5), uint16 (8)",
+           "an index of floats");
+  refuses (at ("b3.bin"), NULL, 200, 64, "@b3.bin has 1998 bytes, but @b3.idx says that its sequences lie at bytes 0 to 2000",
+           "a .bin cut short");
   refuses (at ("b4.idx"), NULL, 200, 64, "@b4.idx: 100 bytes do not fit its 3 sequences and 4 documents", "an .idx cut short");
-  refuses (at ("b5"), NULL, 200, 64, "@b5.bin: its index puts sequence 1 (200 tokens) at byte 1999, not at byte 600 where the one before ends", "sequences out of place");
+  refuses (at ("b5"), NULL, 200, 64,
+           "@b5.bin: its index puts sequence 1 (200 tokens) at byte 1999, not at byte 600 where the one before ends",
+           "sequences out of place");
   write_megatron ("b6", 4, 4, lengths, 3, ids);
   poke ("b6.bin", 400, &minus, 4);
-  refuses (at ("b6"), NULL, 200, 64, "@b6.bin: token -1 at byte 400 (token 100) is outside the vocabulary of 200", "a negative id");
-  refuses (at ("b6"), NULL, 200, 1000, "@b6.bin: its 1000 tokens are fewer than one sample of 1000 + 1", "Megatron: fewer tokens than a sample");
+  refuses (at ("b6"), NULL, 200, 64, "@b6.bin: token -1 at byte 400 (token 100) is outside the vocabulary of 200",
+           "a negative id");
+  refuses (at ("b6"), NULL, 200, 1000, "@b6.bin: its 1000 tokens are fewer than one sample of 1000 + 1",
+           "Megatron: fewer tokens than a sample");
   free (ids);
 }
 
@@ -513,6 +558,34 @@ static void edge (void)
   }
   tap_ok (failed == 2 && same && strstr (first, "edge.u16: token 50 at byte 128 (token 64) is outside the vocabulary of 50"),
           "a bad id at an edge is found by both windows, whether inputs or targets are asked for");
+  data_close (d);
+}
+
+/* A file that loses its end while it is in use: a sentence and the world's exit code, not a bare signal. */
+static void cut_short (void)
+{
+  enum { N = 30000, SEQ = 1000 };
+  int64_t *ids = ramp (N, 200);
+  char said[512] = "", want[512];
+  int status, row[SEQ + 1], ends[2];
+  struct data *d;
+  struct err e = { 0 };
+  write_flat ("cut.u16", ids, N, 2);
+  free (ids);
+  data_open (&d, at ("cut.u16"), NULL, 200, SEQ, 0, 1, &e);
+  if (truncate (at ("cut.u16"), 4096) || pipe (ends)) abort ();
+  fflush (stdout);
+  pid_t pid = fork ();
+  if (!pid) {
+    dup2 (ends[1], 2);
+    for (int64_t j = 0; j < 29; j++) data_sample (d, 1, j, row, NULL, &e);
+    _exit (0);
+  }
+  close (ends[1]);
+  for (ssize_t n, k = 0; (n = read (ends[0], said + k, sizeof said - 1 - k)) > 0; k += n);
+  waitpid (pid, &status, 0);
+  snprintf (want, sizeof want, "%s cannot be read at byte ", at ("cut.u16"));
+  tap_ok (WIFEXITED (status) && WEXITSTATUS (status) == EXIT_WORLD && strstr (said, want), "a file cut short in use: %s", said);
   data_close (d);
 }
 
@@ -550,6 +623,7 @@ int main (int argc, char **argv)
   mistakes ();
   megatron_mistakes ();
   edge ();
+  cut_short ();
   texts ();
   tap_ok (base_live () == 0, "nothing is left allocated (%lld blocks)", (long long) base_live ());
   char command[300];

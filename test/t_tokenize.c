@@ -21,7 +21,8 @@ static void write_file (const char *name, const void *p, size_t n)
   if (!f || fwrite (p, 1, n, f) != n || fclose (f)) abort ();
 }
 
-/* Run the command in a child, so that limits and descriptors are its own; what it prints goes into SAID. INPUT: its standard input, or NULL. */
+/* Run the command in a child, so that limits and descriptors are its own; what it prints goes into SAID. INPUT: its standard
+   input, or NULL. */
 static int run (const char *input, rlim_t limit, char **argv)
 {
   int argc = 0, status;
@@ -53,7 +54,8 @@ static const char *text_of (const char *name)
   struct err e = { 0 };
   int32_t row[4096];
   if (tokens_open (&t, name, NULL, 257, &e)) return strcpy (text, e.msg);
-  bool good = t.vocab == 257 && t.eod == 256 && t.kind->bytes == 2 && !strcmp (t.tokenizer, "bytes") && t.count < (int64_t) sizeof text;
+  bool good = t.vocab == 257 && t.eod == 256 && t.kind->bytes == 2 && !strcmp (t.tokenizer, "bytes");
+  good &= t.count < (int64_t) sizeof text;
   if (!good || tokens_read (&t, 0, t.count, 257, row, &e)) sprintf (text, "bad: %s", e.msg);
   else
     for (int64_t i = 0; i <= t.count; i++) text[i] = i == t.count ? 0 : row[i] == 256 ? '|' : row[i] ? (char) row[i] : '0';
@@ -64,7 +66,8 @@ static const char *text_of (const char *name)
 static void is (const char *name, const char *want, int rc, const char *what)
 {
   const char *got = text_of (name);
-  if (!tap_ok (!rc && !strcmp (got, want), "%s", what)) printf ("# exit %d, said: %s# got:  %s\n# want: %s\n", rc, said, got, want);
+  if (!tap_ok (!rc && !strcmp (got, want), "%s", what))
+    printf ("# exit %d, said: %s# got:  %s\n# want: %s\n", rc, said, got, want);
 }
 
 static void documents (void)
@@ -77,8 +80,10 @@ static void documents (void)
   is ("o.h5", "one\ntwo\n|three|", rc, "each input is a document, empty ones none");
   tap_ok (!strncmp (said, "o.h5: 15 tokens, 2 documents, vocabulary 257", 44), "it says so");
   is ("o.h5", "one\ntwo\n|three|", RUN (NULL, 0, "a.txt", "b.txt", "o.h5"), "over an older file");
-  is ("l.h5", "one|two|three|A|B|C|D\rE|", RUN (NULL, 0, "--documents", "lines", "a.txt", "b.txt", "d.txt", "l.h5"), "each line is a document");
-  is ("b.h5", "one\ntwo\n|A\nB\n|C\r\n|D\rE\n|three|", RUN (NULL, 0, "--documents=blank", "a.txt", "d.txt", "b.txt", "b.h5"), "empty lines stand between documents");
+  is ("l.h5", "one|two|three|A|B|C|D\rE|", RUN (NULL, 0, "--documents", "lines", "a.txt", "b.txt", "d.txt", "l.h5"),
+      "each line is a document");
+  is ("b.h5", "one\ntwo\n|A\nB\n|C\r\n|D\rE\n|three|", RUN (NULL, 0, "--documents=blank", "a.txt", "d.txt", "b.txt", "b.h5"),
+      "empty lines stand between documents");
   write_file ("cr.txt", "x\n\r", 3);
   is ("c.h5", "x\n\r|", RUN (NULL, 0, "--documents", "blank", "cr.txt", "c.h5"), "a CR at the end is text");
   is ("c.h5", "x|\r|", RUN (NULL, 0, "--documents", "lines", "cr.txt", "c.h5"), "also by lines");
@@ -122,7 +127,8 @@ static void fails (int rc, int want, const char *words, const char *out)
   snprintf (line, sizeof line, "pretrain: %s", words);
   size_t n = strlen (line);
   bool same = line[n - 1] == '*' ? !strncmp (said, line, n - 1) : !strncmp (said, line, n) && said[n] == '\n';
-  if (!tap_ok (rc == want && same && access (out, F_OK) && access (tmp, F_OK), "exit %d: %s", want, words)) printf ("# exit %d, said: %s", rc, said);
+  if (!tap_ok (rc == want && same && access (out, F_OK) && access (tmp, F_OK), "exit %d: %s", want, words))
+    printf ("# exit %d, said: %s", rc, said);
 }
 
 static void mistakes (void)
@@ -131,18 +137,25 @@ static void mistakes (void)
   fails (RUN (NULL, 0, "gone.txt", "x.h5"), 2, "cannot open gone.txt: No such file or directory", "x.h5");
   fails (RUN (NULL, 0, "folder", "x.h5"), 2, "folder is a folder, not a text file", "x.h5");
   fails (RUN (NULL, 0, "empty.txt", "x.h5"), 2, "there is no text in empty.txt", "x.h5");
-  fails (RUN (NULL, 0, "a.txt"), 2, "tokenize: name at least one text file and the output: pretrain tokenize IN.txt... OUT.h5", "x.h5");
+  fails (RUN (NULL, 0, "a.txt"), 2, "tokenize: name at least one text file and the output: pretrain tokenize IN.txt... OUT.h5",
+         "x.h5");
   fails (RUN (NULL, 0, "a.txt", "b.txt"), 2, "tokenize: the last name is the output and must end in .h5, not b.txt", "x.h5");
   fails (RUN (NULL, 0, "a.txt", "gone/x.h5"), 4, "cannot create gone/x.h5.tmp: No such file or directory", "gone/x.h5");
-  fails (RUN (NULL, 0, "--tokenizer", "llama.model", "a.txt", "x.h5"), 2, "tokenize: llama.model: SentencePiece models are not read yet; --tokenizer bytes is", "x.h5");
-  fails (RUN (NULL, 0, "--tokenizer", "tokenizer.json", "a.txt", "x.h5"), 2, "tokenize: tokenizer.json: Hugging Face tokenizers are not read yet; --tokenizer bytes is", "x.h5");
+  fails (RUN (NULL, 0, "--tokenizer", "llama.model", "a.txt", "x.h5"), 2,
+         "tokenize: llama.model: SentencePiece models are not read yet; --tokenizer bytes is", "x.h5");
+  fails (RUN (NULL, 0, "--tokenizer", "tokenizer.json", "a.txt", "x.h5"), 2,
+         "tokenize: tokenizer.json: Hugging Face tokenizers are not read yet; --tokenizer bytes is", "x.h5");
   fails (RUN (NULL, 0, "--tokenizer", "words", "a.txt", "x.h5"), 2, "tokenize: tokenizer words is not known: bytes", "x.h5");
-  fails (RUN (NULL, 0, "--documents", "pages", "a.txt", "x.h5"), 2, "tokenize: --documents pages is not known: none, lines or blank", "x.h5");
-  fails (RUN (NULL, 0, "--vocab", "a.txt", "x.h5"), 2, "tokenize: option --vocab is not known; see pretrain tokenize --help", "x.h5");
+  fails (RUN (NULL, 0, "--documents", "pages", "a.txt", "x.h5"), 2,
+         "tokenize: --documents pages is not known: none, lines or blank", "x.h5");
+  fails (RUN (NULL, 0, "--vocab", "a.txt", "x.h5"), 2, "tokenize: option --vocab is not known; see pretrain tokenize --help",
+         "x.h5");
   fails (RUN (NULL, 0, "a.txt", "x.h5", "--documents"), 2, "tokenize: --documents needs a value", "x.h5");
   fails (RUN (NULL, 1 << 20, "large.txt", "x.h5"), 4, "cannot *", "x.h5");
-  tap_ok (strstr (said, "x.h5.tmp") && strstr (said, "File too large"), "it names the file and the cause: %.*s", (int) strcspn (said, "\n"), said);
-  fails (RUN ("large.txt", 1 << 20, "-", "x.h5"), 4, "cannot write a temporary copy of standard input beside x.h5: File too large", "x.h5");
+  tap_ok (strstr (said, "x.h5.tmp") && strstr (said, "File too large"), "it names the file and the cause: %.*s",
+          (int) strcspn (said, "\n"), said);
+  fails (RUN ("large.txt", 1 << 20, "-", "x.h5"), 4,
+         "cannot write a temporary copy of standard input beside x.h5: File too large", "x.h5");
   tap_ok (RUN (NULL, 0, "--help") == 0 && !strncmp (said, "usage: pretrain tokenize", 24), "--help");
 }
 
