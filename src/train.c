@@ -6,6 +6,7 @@
 #include "opt.h"
 #include "state.h"
 #include "train.h"
+#include "watch.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -190,7 +191,7 @@ static int one_step (struct run *r, struct err *e)
   step_train (&r->j.s, r->batch, lr, &out);
   wait_all (1, &q);
   if (all[0]) return mesh_agree (&r->j.m, failed, e);
-  r->step++;
+  watch_step (++r->step);
   r->tokens += c->train.global_batch * c->train.seq_len;
   r->bad_steps = out.skipped ? r->bad_steps + 1 : 0;
   if (out.skipped) say (SAY_WARN, "step %lld skipped: the gradient is not finite (%d in a row)", (long long) r->step, r->bad_steps);
@@ -269,6 +270,7 @@ static int train (struct run *r, const char *yaml, int argc, char **argv, struct
 {
   const struct conf *c = &r->j.c;
   if (job_options (&r->j, yaml, argc, argv, e) || open_data (r, e) || job_start (&r->j, e) || prepare_dir (r, e)) return -1;
+  watch_start (&r->j.d, c->run.watchdog, c->run.dir);
   announce (r);
   r->batch = job_batches (&r->j, r->j.s.mbs, e);
   if (mesh_agree (&r->j.m, !r->batch, e) || restore (r, e)) return -1;
@@ -299,6 +301,7 @@ int train_main (int argc, char **argv)
   int rc = train (r, yaml, argc, argv, &e);
   code = rc > 0 ? rc - 1 : EXIT_DONE;
   if (r->j.m.rank == 0 && r->j.started) exit_write (r->j.c.run.dir, rc < 0 ? e.code : code, rc < 0 ? e.msg : code ? "stopped on request" : "done", r->step);
+  watch_stop ();
   metrics_close (r->metrics);
   if (r->batch) dev_release (&r->j.d, MEM_STAGE, SPACE_PINNED, r->batch[0].ids, r->j.s.mbs * r->j.s.b.g.n * 16);
   xfree (r->batch);
