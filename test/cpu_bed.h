@@ -64,7 +64,7 @@ int MPI_Issend (const void *p, int n, MPI_Datatype t, int to, int tag, MPI_Comm 
 struct bed { struct dev d; struct queue *q, *cq; struct group *g; struct event *ev[2]; void *stage; int64_t stage_bytes; char *buf[3]; int n, me; };
 enum { ROOM = 4 << 20 };
 
-static void bed_open (struct bed *b, const struct dev_conf *c, int n, int me, const int *member, int64_t stage)
+static inline void bed_open (struct bed *b, const struct dev_conf *c, int n, int me, const int *member, int64_t stage)
 {
   if (dev_open (&b->d, "cpu", c, &e)) die ("%s", e.msg);
   b->n = n;
@@ -78,7 +78,7 @@ static void bed_open (struct bed *b, const struct dev_conf *c, int n, int me, co
   b->g = b->d.ops->group_open (&b->d, &(struct group_spec) { .kind = GROUP_SHARD, .comm = MPI_COMM_WORLD, .n = n, .rank = me, .member = member, .tag = 7,
                                .stage = b->stage, .stage_bytes = stage });
 }
-static void bed_close (struct bed *b)
+static inline void bed_close (struct bed *b)
 {
   b->d.ops->drain (&b->d);
   b->d.ops->group_close (&b->d, b->g);

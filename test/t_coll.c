@@ -189,10 +189,28 @@ static void collectives (void)
   }
 }
 
+/* A value that is no number must not get lost in a maximum or a sum, whichever rank has it. */
+static void not_numbers (void)
+{
+  struct bed b = { 0 };
+  bool good = true;
+  bed_open (&b, &(struct dev_conf) { .threads = 1 }, size, rank, NULL, 2 << 20);
+  for (int bad = 0; bad < size; bad++)
+    for (int max = 0; max < 2; max++) {
+      float *x = cpu_at (b.buf[0]);
+      for (int i = 0; i < 2000; i++) x[i] = rank == bad && i % 2 ? NAN : -INFINITY;
+      run_one (&b, OP_ALL_REDUCE, (struct op_coll) { .out = b.buf[0], .count = 2000, .t = DT_F32, .max = max });
+      for (int i = 0; i < 2000; i++) good &= i % 2 ? isnan (x[i]) : isinf (x[i]);
+    }
+  tap_ok (good, "NaN and infinity pass through sums and maxima");
+  bed_close (&b);
+}
+
 int main (int argc, char **argv)
 {
   bed_begin (&argc, &argv);
   collectives ();
+  not_numbers ();
   bed_end ();
   return 0;
 }
