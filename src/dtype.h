@@ -3,7 +3,6 @@
 #define DTYPE_H
 #include <stdint.h>
 #include <string.h>
-#include "base.h"
 
 enum dtype { DT_F32, DT_BF16, DT_F64, DT_I32, DT_I64, DT_U8, DT_N };
 
