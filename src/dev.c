@@ -1,5 +1,6 @@
 #include "config.h"
 #include "dev.h"
+#include "host.h"
 #include <string.h>
 
 static const char *const purpose_word[MEM_N] = {
@@ -98,7 +99,7 @@ int dev_open (struct dev *d, const char *name, const struct dev_conf *c, struct 
   *d = (struct dev) { .conf = *c };
   for (int i = 0; i < LEN (device) && !d->ops; i++)
     if (!strcmp (device[i]->name, name)) d->ops = device[i];
-  if (!d->ops) return user_err (e, "this build has no device %s", name);
+  if (!d->ops && !(d->ops = module_open (name, e))) return -1;
   if (check_complete (d->ops, e) || d->ops->open (d, c, e)) {
     d->ops = NULL;
     return -1;

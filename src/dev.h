@@ -114,6 +114,7 @@ struct dev {
   const struct dev_ops *ops;
   void *impl;                          /* the device's own */
   struct dev_conf conf;
+  char id[32];                         /* of the hardware: a GPU's PCI address; "" on cpu */
   struct { int64_t reserved[MEM_N]; } mem[SPACE_N];   /* bytes of arenas: the memory report */
   int64_t op_count[OP_N];              /* operations done, those of launched graphs included */
   double  flops;                       /* of GEMM and attention, by their formulas (dev_flops) */
