@@ -12,6 +12,9 @@
 enum ckpt_kind { CKPT_MASTER, CKPT_M, CKPT_V, CKPT_KINDS };   /* /param, /exp_avg, /exp_avg_sq */
 enum { CKPT_PATH = STR + 64 };                                /* room of a path */
 
+/* Seconds of the phases of a save on this rank: the empty file, get and write with checksums, to the disk, the rest; and the bytes that it wrote. */
+struct ckpt_cost { double create, write, sync, seal; int64_t bytes; };
+
 /* What the trainer hands over. All pointers are borrowed for the call. */
 struct ckpt_state {
   const struct conf *conf;       /* of it only the architecture is used */
@@ -24,9 +27,10 @@ struct ckpt_state {
   void (*get) (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, float *dst);
   void (*put) (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, const float *src);
   void *ctx;
+  struct ckpt_cost *cost;        /* filled by ckpt_save; NULL: not wanted */
 };
 
-/* Collective over mesh->world. 0, or -1 with the sentence: then the file is gone and older checkpoints are as they were. Host memory: at most 64 MiB a rank. */
+/* Collective over mesh->world. 0, or -1 with the sentence: then the file is gone and older checkpoints are as they were. Host memory: 8 MiB a rank and the index on rank 0. */
 int ckpt_save (const struct ckpt_state *s, const char *run_dir, struct err *e);
 
 /* Collective. Fills step, tokens, updates and, by put, all that this rank holds (owned or copied). Checksums are verified before the first put. WEIGHTS_ONLY: the masters. */

@@ -6,7 +6,7 @@
 
 #define CKPT_FORMAT "tessera checkpoint"
 enum { CKPT_VERSION = 1, CKPT_NAME = 96 };
-#define CKPT_STAGE ((int64_t) 64 << 20)        /* bytes of the staging buffer */
+#define CKPT_STAGE ((int64_t) 8 << 20)         /* bytes of the staging buffer: little, because the first touch of memory costs more than the copy */
 extern const char *const ckpt_group[CKPT_KINDS];
 
 /* --- the index: rows as they lie in the file ---------------------------------------------------------------------------------------- */

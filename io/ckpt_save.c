@@ -304,12 +304,19 @@ static int seal (const struct saver *v, struct err *e)
 static int save_steps (struct saver *v, const char *run_dir, struct err *e)
 {
   const struct mesh *m = v->s->mesh;
+  double t[5] = { now () };
   if (ckpt_agree (v->world, make_index (v, e), e)) return -1;
   if (ckpt_agree (v->world, m->rank ? 0 : make_file (v, run_dir, e), e)) return -1;
+  t[1] = now ();
   if (write_file (v, e)) return -1;
+  t[2] = now ();
   if (ckpt_agree (v->world, m->local_rank ? 0 : sync_path (v->tmp, e), e)) return -1;   /* each node its own pages */
+  t[3] = now ();
   gather_ranks (v);
-  return ckpt_agree (v->world, m->rank ? 0 : seal (v, e), e);
+  if (ckpt_agree (v->world, m->rank ? 0 : seal (v, e), e)) return -1;
+  t[4] = now ();
+  if (v->s->cost) *v->s->cost = (struct ckpt_cost) { t[1] - t[0], t[2] - t[1], t[3] - t[2], t[4] - t[3], v->me.count * 4 * CKPT_KINDS };
+  return 0;
 }
 
 int ckpt_save (const struct ckpt_state *s, const char *run_dir, struct err *e)

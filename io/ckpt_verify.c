@@ -85,6 +85,9 @@ int verify_main (int argc, char **argv)
     fputs (usage, help ? stdout : stderr);
     return help ? EXIT_DONE : EXIT_USER;
   }
-  for (int i = 0; i < argc; i++) code = MAX (code, verify_one (argv[i]));
+  for (int i = 0; i < argc; i++) {
+    int one = verify_one (argv[i]);
+    code = MAX (code, one);
+  }
   return code;
 }
