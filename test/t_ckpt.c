@@ -5,6 +5,7 @@
 #include "ckpt_int.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,6 @@ struct rig {
   struct units units;
   float *part[CKPT_KINDS][64];   /* [unit][shard]; NaN where nothing was put */
   bool in;                       /* is this process a rank of it? */
-  int die_at, gets;              /* raise SIGKILL at the n-th get */
   struct ckpt_state s;
 };
 
@@ -33,7 +33,6 @@ struct shape { int dp_replicate, dp_shard, pp, tp; bool no_shard; const char *wr
 static void get (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, float *dst)
 {
   struct rig *r = ctx;
-  if (r->die_at && ++r->gets == r->die_at) raise (SIGKILL);
   memcpy (dst, r->part[k][unit] + lo, (size_t) n * 4);
 }
 
@@ -79,11 +78,16 @@ static void rig_close (struct rig *r)
   MPI_Comm_free (&r->mesh.world);
 }
 
-/* The element that kind K of parameter ID of BLOCK has at global index I: any bits but NaN. */
-static uint32_t element (int k, int64_t block, enum pid id, int64_t i)
+/* The element that kind K of tensor NAME (its hash) has at global index I: any bits but those of NaN and infinity. test/t_ckpt.py has the same. */
+static uint64_t name_hash (const char *name)
 {
-  uint64_t h = ((uint64_t) k * 131 + (uint64_t) block) * 131 + id;
-  h = (h * 0x9e3779b97f4a7c15u + (uint64_t) i) * 0xbf58476d1ce4e5b9u;
+  uint64_t h = 0xcbf29ce484222325u;
+  for (; *name; name++) h = (h ^ (uint8_t) *name) * 0x100000001b3u;
+  return h;
+}
+static uint32_t element (uint64_t name, int k, int64_t i)
+{
+  uint64_t h = ((name + (uint64_t) k) * 0x9e3779b97f4a7c15u + (uint64_t) i) * 0xbf58476d1ce4e5b9u;
   return (uint32_t) (h >> 32) & 0xbfffffffu;
 }
 
@@ -97,10 +101,13 @@ static int64_t visit (struct rig *r, bool fill, int kinds)
     for (int i = 0; i < n; i++) {
       const struct slot *t = p[i].slot;
       int64_t rows, cols;
+      char name[96];
       param_shape (&r->conf.arch, t->id, &rows, &cols);
+      param_name (&r->conf.arch, t->block, t->id, name);
+      uint64_t hash = name_hash (name);
       for (int64_t j = 0; j < p[i].hi - p[i].lo; j++) {
         int64_t at = p[i].start + j, g = (t->part.row0 + at / t->part.cols) * cols + t->part.col0 + at % t->part.cols;
-        uint32_t bits = element (k, t->block, t->id, g);
+        uint32_t bits = element (hash, k, g);
         float *f = r->part[k][p[i].unit] + p[i].lo + j;
         if (fill) memcpy (f, &bits, 4);
         else wrong += memcmp (f, &bits, 4) != 0;
@@ -508,39 +515,50 @@ static void test_bytes (void)
   rig_close (&r);
 }
 
-/* Save for ever, for those who kill: t_ckpt --save DIR. */
-static int save_forever (void)
+/* --- for test/t_ckpt.sh --- */
+
+static void *kill_later (void *us)
+{
+  usleep ((useconds_t) (intptr_t) us);
+  kill (getpid (), SIGKILL);
+  return NULL;
+}
+
+/* --save DIR N [RANK USEC]: load the newest checkpoint, compare, save N more; RANK is killed after USEC. */
+static int save_some (int argc, char **argv)
 {
   struct rig r;
   struct err e = { 0 };
-  struct shape h = { 1, size, 1, 1, false, "layer" };
-  rig_open (&r, &gqa, &h, 16);
-  visit (&r, true, CKPT_KINDS);
-  int64_t step = 0;
+  pthread_t t;
   char path[CKPT_PATH];
+  int64_t step = 0, n = atoll (argv[3]);
+  snprintf (dir, sizeof dir, "%s", argv[2]);
+  rig_open (&r, &gqa, &(struct shape) { 1, size, 1, 1, false, "layer" }, 16);
+  visit (&r, true, CKPT_KINDS);
   must (ckpt_newest (dir, MPI_COMM_WORLD, INT64_MAX, path, &step, &e) >= 0, "%s", e.msg);
-  if (step) {
-    must (!ckpt_load (&r.s, path, false, &e), "%s", e.msg);
-    must (!visit (&r, false, CKPT_KINDS), "%s has other content", path);
-  }
-  for (;;) {
+  if (step) must (!ckpt_load (&r.s, path, false, &e) && !visit (&r, false, CKPT_KINDS), "%s: %s", path, e.msg);
+  if (!rank) printf ("found %lld\n", (long long) step);
+  if (argc > 5 && rank == atoi (argv[4])) pthread_create (&t, NULL, kill_later, (void *) (intptr_t) atol (argv[5]));
+  for (int64_t i = 0; i < n; i++) {
     must (!save_step (&r, ++step, &e), "%s", e.msg);
-    if (!rank) {
-      printf ("saved %lld\n", (long long) step);
-      fflush (stdout);
-      ckpt_prune (dir, 2);
-    }
+    if (rank) continue;
+    printf ("saved %lld\n", (long long) step);
+    fflush (stdout);
+    ckpt_prune (dir, 2);
   }
+  rig_close (&r);
+  MPI_Finalize ();
+  return 0;
 }
 
 int main (int argc, char **argv)
 {
+  if (argc > 2 && !strcmp (argv[1], "--verify")) return verify_main (argc - 2, argv + 2);
   MPI_Init (&argc, &argv);
   MPI_Comm_rank (MPI_COMM_WORLD, &rank);
   MPI_Comm_size (MPI_COMM_WORLD, &size);
   base_rank (rank, size, NULL);
-  if (argc == 3 && !strcmp (argv[1], "--save")) return snprintf (dir, sizeof dir, "%s", argv[2]), save_forever ();
-  if (argc == 3 && !strcmp (argv[1], "--verify")) return verify_main (1, argv + 2);
+  if (argc > 3 && !strcmp (argv[1], "--save")) return save_some (argc, argv);
   if (!rank) snprintf (dir, sizeof dir, "/tmp/t_ckpt.%d", getpid ());
   MPI_Bcast (dir, sizeof dir, MPI_CHAR, 0, MPI_COMM_WORLD);
   char path[CKPT_PATH];

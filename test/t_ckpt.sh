@@ -1,0 +1,52 @@
+#!/bin/sh
+# Checkpoints from outside: killed saves, the command that verifies, HDF5's own tools, the reader in Python. Prints TAP.
+dir=$(mktemp -d) || exit 99
+trap 'rm -rf "$dir"' EXIT
+MPIEXEC_TIMEOUT=${MPIEXEC_TIMEOUT:-60}; export MPIEXEC_TIMEOUT
+ckpt=$builddir/test/t_ckpt python=${PYTHON:-/usr/bin/python3}
+n=0
+ok () { n=$((n + 1)); if [ "$1" -eq 0 ]; then echo "ok $n - $2"; else echo "not ok $n - $2"; fi; }
+save () { "${MPIEXEC:-mpiexec}" -n 2 "$ckpt" --save "$dir/run" "$@" >"$dir/out" 2>"$dir/err"; }
+
+# A rank killed at some moment of many saves: the next launch finds all that was said to be saved, and it is whole.
+mkdir "$dir/run"
+said=0 bad=0
+for us in 20000 51000 90000 141000 230000 357000 500000 803000; do
+  save 1000000 $((us / 1000 % 2)) $us
+  found=$(sed -n 's/^found //p' "$dir/out")
+  if [ "${found:--1}" -lt "$said" ] || grep -q '^pretrain: rank' "$dir/err"; then bad=1; sed 's/^/# /' "$dir/out" "$dir/err"; fi
+  last=$(sed -n 's/^saved //p' "$dir/out" | tail -n 1); said=${last:-$said}
+done
+ok $bad "8 kills in the midst of saves, $said steps saved, none lost"
+save 2; rc=$?
+ok $rc "and the next save needs no help"
+ok "$(ls "$dir/run/checkpoints" | grep -vc '^step_[0-9]*\.h5$')" "which leaves checkpoints only"
+good=$(ls "$dir"/run/checkpoints/step_*.h5 | tail -n 1)
+
+"$ckpt" --verify "$good" >"$dir/out" 2>&1; rc=$?
+grep -q 'is good: step' "$dir/out" || rc=1
+ok $rc "verify: $(sed "s|$dir||" "$dir/out")"
+cp "$good" "$dir/bad.h5"
+size=$(wc -c <"$good")
+printf 'XXXX' | dd of="$dir/bad.h5" bs=1 seek=$((size - 40)) conv=notrunc 2>/dev/null
+"$ckpt" --verify "$good" "$dir/bad.h5" >"$dir/out" 2>&1; rc=$?
+grep -q 'bad.h5 is damaged' "$dir/out" && [ $rc -eq 4 ]; ok $? "a damaged one: $(sed -n "s|$dir||;2p" "$dir/out")"
+"$ckpt" --verify "$dir/none.h5" >"$dir/out" 2>&1; rc=$?
+[ $rc -eq 2 ]; ok $? "no such file: exit code 2"
+
+if command -v h5dump >/dev/null; then
+  h5dump -H "$good" >"$dir/out" 2>&1; rc=$?
+  [ "$(grep -c 'DATASET "rank0000[01]"' "$dir/out")" -eq 6 ] || rc=1
+  ok $rc "h5dump -H lists a dataset of each rank and kind"
+  ok "$(h5dump -d /index/tensors "$good" | grep -c 'q_proj.weight' | sed 's/^4$/0/')" "and the table names the tensors"
+else
+  ok 0 "h5dump # SKIP not installed"
+fi
+if "$python" -c 'import h5py, numpy' 2>/dev/null; then
+  out=$("$python" "$srcdir/test/t_ckpt.py" "$srcdir/share/doc/read_checkpoint.py" "$good" 2>&1); ok $? "the reader in Python: $(echo "$out" | tail -n 1)"
+  "$python" "$srcdir/share/doc/read_checkpoint.py" "$good" --npz "$dir/w.npz" && "$python" -c "import numpy, sys; sys.exit(numpy.load('$dir/w.npz')['model.norm.weight'].shape != (20,))"
+  ok $? "its .npz of all weights"
+else
+  ok 0 "Python # SKIP no h5py"
+fi
+echo "1..$n"
