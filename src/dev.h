@@ -88,6 +88,7 @@ struct dev_ops {
   const struct dev_limits *limits;
   int   (*open) (struct dev *d, const struct dev_conf *c, struct err *e);   /* local */
   void  (*close) (struct dev *d);
+  int64_t (*memory) (struct dev *d);                                         /* bytes of device memory that this rank may plan with, used or not */
   void *(*reserve) (struct dev *d, enum space s, int64_t bytes, struct err *e);   /* NULL with the sentence when it does not fit; zeroed, aligned to 4096 */
   void  (*release) (struct dev *d, enum space s, void *p, int64_t bytes);
   struct queue *(*queue_open) (struct dev *d, enum queue_kind k, const char *name, void *work, int64_t work_bytes);   /* work borrowed */
@@ -116,6 +117,7 @@ struct dev {
   struct dev_conf conf;
   char id[32];                         /* of the hardware: a GPU's PCI address; "" on cpu */
   struct { int64_t reserved[MEM_N]; } mem[SPACE_N];   /* bytes of arenas: the memory report */
+  int64_t memory;                      /* least of all ranks' ops->memory, agreed on by the caller; 0 = not known: nothing is kept because it would fit */
   int64_t op_count[OP_N];              /* operations done, those of launched graphs included */
   double  flops;                       /* of GEMM and attention, by their formulas (dev_flops) */
   bool    recording;                   /* set by the device between graph_begin and graph_end: operations count when they are launched */

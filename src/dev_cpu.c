@@ -4,6 +4,7 @@
 #include "mesh.h"
 #include <omp.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 int cpu_threads = 1;
 
@@ -40,6 +41,11 @@ static void cpu_close (struct dev *d)
   xfree (d->impl);
 }
 
+static int64_t cpu_memory (struct dev *d)
+{
+  return (int64_t) sysconf (_SC_PHYS_PAGES) * sysconf (_SC_PAGESIZE) / MAX (d->conf.local_size, 1);
+}
+
 static int64_t attn_work (const struct op_attn *f)
 {
   (void) f;
@@ -49,7 +55,7 @@ static int64_t attn_work (const struct op_attn *f)
 static const struct dev_limits limits = { .align = 64, .queue_work = 0, .comm_stage = 2 << 20, .attn_work = attn_work };
 
 const struct dev_ops dev_cpu = {
-  .name = "cpu", .limits = &limits, .open = cpu_open, .close = cpu_close, .reserve = cpu_reserve, .release = cpu_release,
+  .name = "cpu", .limits = &limits, .open = cpu_open, .close = cpu_close, .memory = cpu_memory, .reserve = cpu_reserve, .release = cpu_release,
   .queue_open = cpu_queue_open, .queue_close = cpu_queue_close, .event_open = cpu_event_open, .event_close = cpu_event_close,
   .record = cpu_record, .wait = cpu_wait, .sync = cpu_sync, .drain = cpu_drain, .fetch = cpu_fetch,
   .group_open = cpu_group_open, .group_close = cpu_group_close,

@@ -87,6 +87,10 @@ int job_start (struct job *j, struct err *e)
   j->dev_up = !bad;
   if (mesh_agree (&j->m, bad, e)) return -1;
   base_phase ("memory");
+  int64_t mine = j->d.ops->memory (&j->d);
+  MPI_Request q;
+  MPI_Iallreduce (&mine, &j->d.memory, 1, MPI_INT64_T, MPI_MIN, j->m.world, &q);
+  wait_all (1, &q);
   bad = step_plan (&j->s, c, &j->m, &j->d, e);
   j->planned = true;
   if (mesh_agree (&j->m, bad, e)) return -1;

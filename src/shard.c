@@ -75,6 +75,8 @@ int shard_make (struct shard *s, const struct conf *c, const struct shard_place 
 
   bool all = st != FULL_SHARD && st != HYBRID_SHARD;
   all |= c->sharding.reshard == RESHARD_STEP || c->sharding.reshard == RESHARD_BACKWARD;
+  /* A pipeline uses each unit 2 A times a step; auto keeps it where all of them take a quarter of the memory at most. */
+  all |= c->sharding.reshard == RESHARD_AUTO && p->pp > 1 && p->shards > 1 && s->units.total * dtype_size (s->t) <= d->memory / 4;
   int64_t *room;
   if (!s->alias) {
     s->slots = make_classes (&s->units, all ? INT64_MAX : 1 + c->sharding.prefetch, &room);

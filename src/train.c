@@ -47,6 +47,9 @@ static int open_data (struct run *r, struct err *e)
   if (!bad && tail && cut < 1) bad = data_open (&r->valid, c->data.train, c->data.format, c->arch.vocab, c->train.seq_len, cut, 1, e);
   if (!bad && c->data.document_mask && !data_info (r->train)->documents)
     bad = user_err (e, "data.document_mask: %s does not say where its documents end", c->data.train);
+  const char *made = bad ? "" : data_info (r->train)->tokenizer;
+  if (!bad && made[0] && c->data.tokenizer[0] && strcmp (made, c->data.tokenizer))
+    bad = user_err (e, "data.tokenizer is %s, but %s was made with %s", c->data.tokenizer, c->data.train, made);
   if (mesh_agree (&r->j.m, bad, e)) return -1;
   char *a = data_text (r->train), *b = r->valid ? data_text (r->valid) : xstrdup ("", "text"), *text = xprintf ("%s\n%s", a, b);
   bad = mesh_same (&r->j.m, "data", text, e);
