@@ -33,13 +33,14 @@ struct ckpt_state {
 /* Collective over mesh->world. 0, or -1 with the sentence: then the file is gone and older checkpoints are as they were. Host memory: 8 MiB a rank and the index on rank 0. */
 int ckpt_save (const struct ckpt_state *s, const char *run_dir, struct err *e);
 
-/* Collective. Fills step, tokens, updates and, by put, all that this rank holds (owned or copied). Checksums are verified before the first put. WEIGHTS_ONLY: the masters. */
+/* Collective. Fills step, tokens, updates (when it returns 0) and, by put, all that this rank holds (owned or copied). Checksums are verified before the first put. WEIGHTS_ONLY: the masters. */
 int ckpt_load (struct ckpt_state *s, const char *path, bool weights_only, struct err *e);
 
 /* Collective over WORLD. The newest good checkpoint with step < BELOW (INT64_MAX: any); rank 0 looks, warns of those that it skips, and tells all. 1, 0 if none, -1. */
 int ckpt_newest (const char *run_dir, MPI_Comm world, int64_t below, char path[static CKPT_PATH], int64_t *step, struct err *e);
 
-/* Collective. Load the newest checkpoint of the run that can be loaded; a damaged one is named and the one before it taken. 1, 0 if there is none, -1. */
+/* Collective. Load the newest checkpoint of the run that can be loaded; a damaged one is named and the one before it taken. 1, 0 if there is none, -1 (also where
+   there are some and none can be loaded: training anew in their place is for the user to decide). */
 int ckpt_resume (struct ckpt_state *s, const char *run_dir, struct err *e);
 
 /* One rank. Remove all but the KEEP newest good ones (0: keep all) and what killed saves left behind; never the newest good one, never a file that is not ours. */

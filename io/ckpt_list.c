@@ -64,53 +64,69 @@ static int look (const char *path, int64_t step, struct err *e)
   return 0;
 }
 
-static int newest_here (const char *run_dir, int64_t below, char path[static CKPT_PATH], int64_t *step, struct err *e)
+/* What rank 0 found, told to all. */
+struct newest { int64_t rc, step, skipped; char path[CKPT_PATH]; };
+
+static void newest_here (const char *run_dir, int64_t below, struct newest *out, struct err *e)
 {
   char folder[CKPT_PATH];
   struct found *list;
   ckpt_folder (run_dir, folder);
-  int n = list_files (folder, &list, e), rc = n < 0 ? -1 : 0;
-  for (int i = 0; i < n && !rc; i++) {
+  int n = list_files (folder, &list, e);
+  out->rc = n < 0 ? -1 : 0;
+  for (int i = 0; i < n && !out->rc; i++) {
     struct err why = { 0 };
     if (list[i].tmp || list[i].step >= below) continue;
-    snprintf (path, CKPT_PATH, "%.*s/checkpoints/%s", STR - 2, run_dir, list[i].name);
-    if (look (path, list[i].step, &why)) {
+    snprintf (out->path, CKPT_PATH, "%.*s/checkpoints/%s", STR - 2, run_dir, list[i].name);
+    if (look (out->path, list[i].step, &why)) {
       say (SAY_WARN, "skipping a checkpoint: %s", why.msg);
+      out->skipped++;
       continue;
     }
-    *step = list[i].step;
-    rc = 1;
+    out->step = list[i].step;
+    out->rc = 1;
   }
   xfree (list);
-  return rc;
+}
+
+static int find (const char *run_dir, MPI_Comm world, int64_t below, struct newest *out, struct err *e)
+{
+  int rank;
+  memset (out, 0, sizeof *out);
+  MPI_Comm_rank (world, &rank);
+  if (!rank) newest_here (run_dir, below, out, e);
+  if (ckpt_agree (world, out->rc < 0, e)) return -1;
+  ckpt_bcast (world, out, sizeof *out);
+  return (int) out->rc;
 }
 
 int ckpt_newest (const char *run_dir, MPI_Comm world, int64_t below, char path[static CKPT_PATH], int64_t *step, struct err *e)
 {
-  int rank;
-  struct { int64_t rc, step; } found = { 0 };
-  MPI_Comm_rank (world, &rank);
-  if (!rank) found.rc = newest_here (run_dir, below, path, &found.step, e);
-  if (ckpt_agree (world, found.rc < 0, e)) return -1;
-  ckpt_bcast (world, &found, sizeof found);
-  ckpt_bcast (world, path, CKPT_PATH);
-  *step = found.step;
-  return (int) found.rc;
+  struct newest f;
+  int rc = find (run_dir, world, below, &f, e);
+  if (rc <= 0) return rc;
+  memcpy (path, f.path, CKPT_PATH);
+  *step = f.step;
+  return 1;
 }
 
 int ckpt_resume (struct ckpt_state *s, const char *run_dir, struct err *e)
 {
-  char path[CKPT_PATH] = "";
-  int64_t step = INT64_MAX;
+  struct newest f = { .step = INT64_MAX };
   struct err local = { 0 };
+  int64_t skipped = 0;
   if (!e) e = &local;
   for (;;) {
-    int rc = ckpt_newest (run_dir, s->mesh->world, step, path, &step, e);
-    if (rc <= 0) return rc;
+    int rc = find (run_dir, s->mesh->world, f.step, &f, e);
+    skipped += f.skipped;
+    if (rc < 0) return -1;
+    if (!rc && skipped) return user_err (e, "none of the %lld checkpoints in %s/checkpoints can be loaded; move them away to begin anew", (long long) skipped, run_dir);
+    if (!rc) return 0;
     struct err why = { 0 };
-    if (!ckpt_load (s, path, false, &why)) return 1;
+    if (!ckpt_load (s, f.path, false, &why)) return 1;
     if (why.code != EXIT_WORLD) return *e = why, -1;   /* of another model: older ones will be too */
     say (SAY_WARN, "skipping a checkpoint: %s", why.msg);
+    skipped++;
   }
 }
 

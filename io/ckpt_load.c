@@ -42,23 +42,19 @@ static void share_rows (MPI_Comm c, void *rows, int64_t *n, size_t row)
   ckpt_bcast (c, *p, *n * (int64_t) row);
 }
 
-static int share_head (struct loader *l, struct ckpt_state *s, struct err *e)
+static int share_head (struct loader *l, struct ckpt_head *h, struct err *e)
 {
-  struct ckpt_head h = { 0 };
   struct index *x = &l->index;
-  if (ckpt_agree (l->world, s->mesh->rank ? 0 : read_head (l, &h, e), e)) return ckpt_head_free (&h), -1;
-  ckpt_bcast (l->world, &h.step, sizeof h.step);
-  ckpt_bcast (l->world, &h.tokens, sizeof h.tokens);
-  ckpt_bcast (l->world, &h.updates, sizeof h.updates);
-  s->step = h.step;
-  s->tokens = h.tokens;
-  s->updates = h.updates;
+  int bad = l->s->mesh->rank ? 0 : read_head (l, h, e);
+  if (ckpt_agree (l->world, bad, e)) return -1;
+  ckpt_bcast (l->world, &h->step, sizeof h->step);
+  ckpt_bcast (l->world, &h->tokens, sizeof h->tokens);
+  ckpt_bcast (l->world, &h->updates, sizeof h->updates);
   share_rows (l->world, &x->tensor, &x->tensors, sizeof *x->tensor);
   share_rows (l->world, &x->slice, &x->slices, sizeof *x->slice);
   share_rows (l->world, &x->rank, &x->ranks, sizeof *x->rank);
   ckpt_bcast (l->world, l->map, l->mine.tensors * (int64_t) sizeof *l->map);
   index_sort (x);
-  ckpt_head_free (&h);
   return 0;
 }
 
@@ -158,9 +154,9 @@ static int read_pieces (struct loader *l, struct err *e)
   return rc;
 }
 
-static int load_steps (struct loader *l, struct ckpt_state *s, struct err *e)
+static int load_steps (struct loader *l, struct ckpt_head *h, struct err *e)
 {
-  if (share_head (l, s, e)) return -1;
+  if (share_head (l, h, e)) return -1;
   l->dset = xalloc ((size_t) l->index.ranks * sizeof *l->dset, "ckpt");
   l->file = h5_open (l->path, false, SEEN, e);
   if (ckpt_agree (l->world, l->file < 0, e) || ckpt_agree (l->world, verify_share (l, e), e)) return -1;
@@ -170,13 +166,16 @@ static int load_steps (struct loader *l, struct ckpt_state *s, struct err *e)
 int ckpt_load (struct ckpt_state *s, const char *path, bool weights_only, struct err *e)
 {
   struct loader l = { .s = s, .path = path, .world = s->mesh->world, .kinds = weights_only ? 1 : CKPT_KINDS, .file = -1 };
+  struct ckpt_head h = { 0 };
   struct err local = { 0 };
   index_of_arch (&l.mine, &s->conf->arch);
   l.map = xalloc ((size_t) l.mine.tensors * sizeof *l.map, "ckpt");
   l.buf = xalloc ((size_t) CKPT_STAGE, "ckpt stage");
   l.mark = xalloc ((size_t) WINDOW, "ckpt stage");
   h5_begin ();
-  int rc = load_steps (&l, s, e ? e : &local);
+  int rc = load_steps (&l, &h, e ? e : &local);
+  if (!rc) s->step = h.step, s->tokens = h.tokens, s->updates = h.updates;
+  ckpt_head_free (&h);
   if (l.file >= 0) H5Fclose (l.file);
   h5_end ();
   xfree (l.dset);

@@ -255,12 +255,15 @@ static int may_write (const struct saver *v, struct err *e)
   }
 }
 
+/* MPI-IO takes what stands before a colon for the kind of file system. */
 static hid_t open_together (const struct saver *v)
 {
+  char name[sizeof v->tmp + 8];
+  snprintf (name, sizeof name, "%s%s", strchr (v->tmp, ':') ? "ufs:" : "", v->tmp);
   hid_t access = H5Pcreate (H5P_FILE_ACCESS);
   H5Pset_fapl_mpio (access, v->world, MPI_INFO_NULL);
   H5Pset_libver_bounds (access, H5F_LIBVER_V18, H5F_LIBVER_V18);
-  hid_t f = H5Fopen (v->tmp, H5F_ACC_RDWR, access);
+  hid_t f = H5Fopen (name, H5F_ACC_RDWR, access);
   H5Pclose (access);
   return f;
 }
