@@ -82,7 +82,8 @@ struct conf {
   struct { int64_t every, batches; } eval;                                             /* every 0: only at the end */
 
   struct {                      /* debug: for the tests; documented, never needed by a user */
-    char dump[STR];             /* folder: each tensor's gradient after step 1 and initial weights as raw fp32 files */
+    char dump[STR];             /* folder: each tensor before and its gradient of step dump_step as raw fp32 files */
+    int64_t dump_step;
     double comm_delay_ms;       /* each collective takes at least so long */
     int64_t comm_chunk;         /* elements; collectives are cut below it */
     bool sync_send;             /* point-to-point by synchronous sends */

@@ -138,7 +138,8 @@ const struct row conf_row[] = {
   COUNT_ROW ("eval.every", eval.every, "0", "steps", ">=0", "eval_interval", "steps between validations; 0: only at the end"),
   INT_ROW ("eval.batches", eval.batches, "8", "batches", ">=0", "eval_iters", "global batches of a validation; 0: no validation"),
 
-  STR_ROW ("debug.dump", debug.dump, "", "", "", "folder for gradients after step 1 and initial weights, raw fp32"),
+  STR_ROW ("debug.dump", debug.dump, "", "", "", "folder for the weights before a step and its gradients, raw fp32"),
+  INT_ROW ("debug.dump_step", debug.dump_step, "1", "", ">0", "", "which step"),
   REAL_ROW ("debug.comm_delay_ms", debug.comm_delay_ms, "0", "ms", ">=0", "", "each collective takes at least so long"),
   COUNT_ROW ("debug.comm_chunk", debug.comm_chunk, "0", "elements", ">=0", "", "collectives are cut below so many; 0: 2^30"),
   BOOL_ROW ("debug.sync_send", debug.sync_send, "false", "", "point-to-point by synchronous sends"),

@@ -191,6 +191,8 @@ static int one_step (struct run *r, struct err *e)
   MPI_Request q;
   MPI_Iallreduce (mine, all, 2, MPI_INT, MPI_MAX, r->j.m.world, &q);
   r->j.s.poison = c->debug.nan_rank == r->j.m.rank && c->debug.nan_step == r->step + 1;
+  bool dumps = c->debug.dump[0] && r->step + 1 == c->debug.dump_step;
+  if (dumps) dump (r, "init", false, 1);
   step_train (&r->j.s, r->batch, lr, &out);
   wait_all (1, &q);
   if (all[0]) return mesh_agree (&r->j.m, failed, e);
@@ -198,7 +200,7 @@ static int one_step (struct run *r, struct err *e)
   r->tokens += c->train.global_batch * c->train.seq_len;
   r->bad_steps = out.skipped ? r->bad_steps + 1 : 0;
   if (out.skipped) say (SAY_WARN, "step %lld skipped: the gradient is not finite (%d in a row)", (long long) r->step, r->bad_steps);
-  if (c->debug.dump[0] && r->step == 1) dump (r, "grad", true, 1 / out.tokens);
+  if (dumps) dump (r, "grad", true, 1 / out.tokens);
   double seconds = now () - t;
   bool last = r->step == c->train.steps, stop = all[1] != 0;
   bool due = r->valid && (last || (c->eval.every && r->step % c->eval.every == 0));
@@ -277,7 +279,6 @@ static int train (struct run *r, const char *yaml, int argc, char **argv, struct
   announce (r);
   r->batch = job_batches (&r->j, r->j.s.mbs, e);
   if (mesh_agree (&r->j.m, !r->batch, e) || restore (r, e)) return -1;
-  if (c->debug.dump[0] && r->step == 0) dump (r, "init", false, 1);
   r->metrics = metrics_open (c->run.dir, r->step, c->train.steps, c->run.log_every, e);
   if (mesh_agree (&r->j.m, !r->metrics, e)) return -1;
   if (r->step >= c->train.steps) say (SAY_INFO, "nothing to do: step %lld of %lld is reached", (long long) r->step, (long long) c->train.steps);

@@ -31,10 +31,10 @@ DEFAULTS = {
     "model": dict(head_dim=0, kv_heads=0, tied=False, qkv_bias=False, qk_norm=False, norm_eps=1e-5, rope_theta=1e4,
                   rope_scaling={}, window=0, init_std=0.02),
     "data": dict(train="", valid="", valid_fraction=0.05, document_mask=False),
-    "train": dict(steps=100, seq_len=256, seed=1, micro_batch=1, global_batch=0),
+    "train": dict(steps=100, seq_len=256, seed=1, micro_batch=1, global_batch=0, dtype="fp32"),
     "optimizer": dict(lr=3e-4, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=1.0),
     "schedule": dict(type="cosine", warmup=None, min_lr=None, steps=0, decay=0),
-    "debug": dict(nan_step=-1),
+    "debug": dict(nan_step=-1, dump_step=1),
 }
 
 
