@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Most that a round moves through one rank: few ms of work for a poll, and messages far below 2^31 bytes, near which MPI libraries err. */
-enum { ROUND_BYTES = 8 << 20, CHUNK_MAX = 1 << 28, SMALL_BYTES = 1024 };
+enum { ROUND_BYTES = 16 << 20, CHUNK_MAX = 1 << 28, SMALL_BYTES = 1024 };
 
 enum { STATE_TEST, STATE_END };
 

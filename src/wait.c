@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 /* Turns of waiting without progress: first spin, then yield, then sleep ever longer. Constant short sleeps of many waiting ranks would starve the few that work. */
-enum { SPIN_TURNS = 50, YIELD_TURNS = 30, SLEEP_US = 50, SLEEP_MAX_US = 1000 };
+enum { SPIN_TURNS = 50, YIELD_TURNS = 30, SLEEP_US = 50, SLEEP_MAX_US = 1000, SPIN_LONG = 200 };
 enum { CROWD_UNKNOWN, CROWD_NO, CROWD_YES };
 
 static int crowd;
@@ -72,7 +72,8 @@ bool wait_idle (int *state)
   if (crowd == CROWD_UNKNOWN) wait_init (ranks_by_environment ());
   int turn = *state;
   if (turn < 1 << 20) *state = turn + 1;
-  if (crowd == CROWD_NO || turn < SPIN_TURNS) { spin (); return false; }
+  if (turn < (crowd == CROWD_NO ? SPIN_LONG : SPIN_TURNS)) { spin (); return false; }
+  if (crowd == CROWD_NO) { sched_yield (); return true; }   /* costs nothing where the core is ours, helps where other programs run */
   turn -= SPIN_TURNS;
   if (turn < YIELD_TURNS) { sched_yield (); return true; }
   turn -= YIELD_TURNS;

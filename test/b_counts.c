@@ -77,9 +77,9 @@ int main (int argc, char **argv)
   if (size != 2 || dev_open (&d, "cpu", &(struct dev_conf) { .threads = 1, .local_size = 2 }, &e)) die ("%s", e.msg);
   a = dev_reserve (&d, MEM_ACT, SPACE_DEVICE, room, &e);
   b = dev_reserve (&d, MEM_ACT, SPACE_DEVICE, room, &e);
-  void *stage = dev_reserve (&d, MEM_COMM, SPACE_DEVICE, 2 << 20, &e);
+  void *stage = dev_reserve (&d, MEM_COMM, SPACE_DEVICE, 4 << 20, &e);
   if (tap_ok (a && b && stage, "two buffers of 4 GiB for each of two ranks %s", e.msg)) {
-    struct group_spec s = { .comm = MPI_COMM_WORLD, .n = 2, .rank = rank, .tag = 1, .stage = stage, .stage_bytes = 2 << 20 };
+    struct group_spec s = { .comm = MPI_COMM_WORLD, .n = 2, .rank = rank, .tag = 1, .stage = stage, .stage_bytes = 4 << 20 };
     cq = d.ops->queue_open (&d, QUEUE_COMM, "comm", NULL, 0);
     g = d.ops->group_open (&d, &s);
     for (int i = 0; i < 2; i++) s.tag = 2 + i, link[i] = d.ops->group_open (&d, &s);

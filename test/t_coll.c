@@ -175,8 +175,8 @@ static void all_kinds (struct bed *b, const char *how)
 static void collectives (void)
 {
   static const struct { const char *how; struct dev_conf c; int64_t stage; } way[] = {
-    { "whole", { .threads = 1 }, 4 << 20 }, { "two threads", { .threads = 2 }, 2 << 20 }, { "cut at 250", { .threads = 1, .comm_chunk = 250 }, 2 << 20 },
-    { "cut at 3", { .threads = 1, .comm_chunk = 3 }, 2 << 20 }, { "synchronous", { .threads = 1, .sync_send = true }, 2 << 20 },
+    { "whole", { .threads = 1 }, 4 << 20 }, { "two threads", { .threads = 2 }, 4 << 20 }, { "cut at 250", { .threads = 1, .comm_chunk = 250 }, 4 << 20 },
+    { "cut at 3", { .threads = 1, .comm_chunk = 3 }, 4 << 20 }, { "synchronous", { .threads = 1, .sync_send = true }, 4 << 20 },
   };
   for (int i = 0; i < LEN (way); i++) {
     struct bed b = { 0 };
@@ -194,7 +194,7 @@ static void not_numbers (void)
 {
   struct bed b = { 0 };
   bool good = true;
-  bed_open (&b, &(struct dev_conf) { .threads = 1 }, size, rank, NULL, 2 << 20);
+  bed_open (&b, &(struct dev_conf) { .threads = 1 }, size, rank, NULL, 4 << 20);
   for (int bad = 0; bad < size; bad++)
     for (int max = 0; max < 2; max++) {
       float *x = cpu_at (b.buf[0]);

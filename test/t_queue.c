@@ -39,7 +39,7 @@ static void subsets (void)
   int member[64], n = 0, me = 0;
   for (int r = size - 1; r >= 0; r--)
     if (r % 2 == rank % 2) { if (r == rank) me = n; member[n++] = r; }
-  bed_open (&b, &plain, n, me, member, 2 << 20);
+  bed_open (&b, &plain, n, me, member, 4 << 20);
   float *in = floats (&b, 0), *out = floats (&b, 1), want = 0;
   fill (in, 3000, (float) rank);
   dev_op (&b.d, b.cq, OP_ALL_GATHER, coll, .g = b.g, .in = b.buf[0], .out = b.buf[1], .count = 3000, .t = DT_F32);
@@ -57,10 +57,10 @@ static void subsets (void)
 static void tags (void)
 {
   struct bed b = { 0 };
-  bed_open (&b, &(struct dev_conf) { .threads = 1, .comm_chunk = 500, .sync_send = true }, size, rank, NULL, 2 << 20);
+  bed_open (&b, &(struct dev_conf) { .threads = 1, .comm_chunk = 500, .sync_send = true }, size, rank, NULL, 4 << 20);
   struct group *g = open_group (&b, size, rank, NULL, 8);
   struct queue *q = b.d.ops->queue_open (&b.d, QUEUE_COMM, "other", NULL, 0);
-  void *stage = dev_reserve (&b.d, MEM_COMM, SPACE_DEVICE, 2 << 20, &e);
+  void *stage = dev_reserve (&b.d, MEM_COMM, SPACE_DEVICE, 4 << 20, &e);
   g->stage = cpu_at (stage);
   fill (floats (&b, 0), 5000, 1);
   fill (floats (&b, 1), 5000, 10);
@@ -73,7 +73,7 @@ static void tags (void)
   tap_ok (all_are (floats (&b, 0), 5000, (float) size) && all_are (floats (&b, 1), 5000, 10 * (float) size),
           "groups with tags of their own do not mix, in whatever order they are issued");
   b.d.ops->group_close (&b.d, g);
-  dev_release (&b.d, MEM_COMM, SPACE_DEVICE, stage, 2 << 20);
+  dev_release (&b.d, MEM_COMM, SPACE_DEVICE, stage, 4 << 20);
   bed_close (&b);
 }
 
@@ -82,7 +82,7 @@ static void links (void)
 {
   struct bed b = { 0 };
   int next = (rank + 1) % size, prev = (rank + size - 1) % size;
-  bed_open (&b, &(struct dev_conf) { .threads = 1, .sync_send = true, .comm_chunk = 1000 }, 1, 0, NULL, 2 << 20);
+  bed_open (&b, &(struct dev_conf) { .threads = 1, .sync_send = true, .comm_chunk = 1000 }, 1, 0, NULL, 4 << 20);
   struct queue *oq = b.d.ops->queue_open (&b.d, QUEUE_COMM, "out", NULL, 0), *iq = b.d.ops->queue_open (&b.d, QUEUE_COMM, "in", NULL, 0);
   struct group *out = open_group (&b, 2, 0, (int[]) { rank, next }, 21), *in = open_group (&b, 2, 1, (int[]) { prev, rank }, 21);
   bool good = true;
@@ -108,7 +108,7 @@ static void links (void)
 static void overlap (void)
 {
   struct bed b = { 0 };
-  bed_open (&b, &(struct dev_conf) { .threads = 1, .comm_delay_ms = 10, .comm_chunk = 2000 }, size, rank, NULL, 2 << 20);
+  bed_open (&b, &(struct dev_conf) { .threads = 1, .comm_delay_ms = 10, .comm_chunk = 2000 }, size, rank, NULL, 4 << 20);
   struct coll_stat *s = group_stat (b.g, OP_ALL_REDUCE);
   fill (floats (&b, 0), 10000, 1);
   sum_in (&b, b.cq, b.g, b.buf[0], 10000);
@@ -129,7 +129,7 @@ static void overlap (void)
 static void between_queues (void)
 {
   struct bed b = { 0 };
-  bed_open (&b, &(struct dev_conf) { .threads = 1, .comm_delay_ms = 5 }, size, rank, NULL, 2 << 20);
+  bed_open (&b, &(struct dev_conf) { .threads = 1, .comm_delay_ms = 5 }, size, rank, NULL, 4 << 20);
   struct queue *q = b.d.ops->queue_open (&b.d, QUEUE_COMM, "second", NULL, 0);
   fill (floats (&b, 0), 1000, 2);
   fill (floats (&b, 1), 1000, 5);
@@ -153,7 +153,7 @@ static void between_queues (void)
 static void fused (void)
 {
   struct bed b = { 0 };
-  bed_open (&b, &(struct dev_conf) { .threads = 1, .comm_delay_ms = 3 }, size, rank, NULL, 2 << 20);
+  bed_open (&b, &(struct dev_conf) { .threads = 1, .comm_delay_ms = 3 }, size, rank, NULL, 4 << 20);
   fill (floats (&b, 0), 100, (float) rank);
   double before = now ();
   dev_gather_gemm (&b.d, b.q, b.cq, b.ev, &(struct op_coll) { .g = b.g, .in = b.buf[0], .out = b.buf[1], .count = 100, .t = DT_F32 },
@@ -168,7 +168,7 @@ static void fused (void)
 static void graphs (void)
 {
   struct bed b = { 0 };
-  bed_open (&b, &plain, size, rank, NULL, 2 << 20);
+  bed_open (&b, &plain, size, rank, NULL, 4 << 20);
   fill (floats (&b, 0), 2000, 1);
   b.d.ops->graph_begin (&b.d, b.q);
   dev_op (&b.d, b.q, OP_AXPBY, axpby, .y = b.buf[0], .x = b.buf[0], .n = 2000, .alpha = 2);
@@ -195,7 +195,7 @@ static void graphs (void)
 static void waits_drive (void)
 {
   struct bed b = { 0 };
-  bed_open (&b, &(struct dev_conf) { .threads = 1, .comm_chunk = 100 }, size, rank, NULL, 2 << 20);
+  bed_open (&b, &(struct dev_conf) { .threads = 1, .comm_chunk = 100 }, size, rank, NULL, 4 << 20);
   fill (floats (&b, 0), 5000, 1);
   sum_in (&b, b.cq, b.g, b.buf[0], 5000);
   if (rank) settle (&b, b.cq);
