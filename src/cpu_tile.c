@@ -1,0 +1,114 @@
+#include "config.h"
+#include "cpu_tile.h"
+
+/* TILE_M rows of V vectors. */
+INLINE void kernel (int V, int64_t k, const float *a, int64_t rs, int64_t cs, const float *b, int64_t ldb, float *c, int64_t ldc, bool add)
+{
+  vf s[TILE_M][TILE_V] = {};
+  for (int64_t p = 0; p < k; p++) {
+    vf x[TILE_V];
+    #pragma GCC unroll 4
+    for (int j = 0; j < V; j++) x[j] = v_ld (b, p * ldb + j * VL, DT_F32);
+    #pragma GCC unroll 16
+    for (int i = 0; i < TILE_M; i++) {
+      vf y = v_set (a[i * rs + p * cs]);
+      #pragma GCC unroll 4
+      for (int j = 0; j < V; j++) s[i][j] = v_fma (y, x[j], s[i][j]);
+    }
+  }
+  #pragma GCC unroll 16
+  for (int i = 0; i < TILE_M; i++)
+    #pragma GCC unroll 4
+    for (int j = 0; j < V; j++) v_st (c, i * ldc + j * VL, DT_F32, add ? v_ld (c, i * ldc + j * VL, DT_F32) + s[i][j] : s[i][j]);
+}
+
+#define KERNEL(V) static void kernel##V (int64_t k, const float *a, int64_t rs, int64_t cs, const float *b, int64_t ldb, float *c, int64_t ldc, bool add) \
+  { kernel (V, k, a, rs, cs, b, ldb, c, ldc, add); }
+KERNEL (1)
+#ifdef __AVX512F__
+KERNEL (2)
+KERNEL (3)
+#else
+#define kernel2 kernel1   /* never called */
+#define kernel3 kernel1
+#endif
+
+void tile_gemm (int64_t m, int64_t n, int64_t k, const float *a, int64_t rs, int64_t cs, const float *b, int64_t ldb, float *c, int64_t ldc, bool add)
+{
+  static void (*const kern[]) (int64_t, const float *, int64_t, int64_t, const float *, int64_t, float *, int64_t, bool) = { NULL, kernel1, kernel2, kernel3 };
+  int64_t left = n / VL;
+  while (left > 0) {
+    int64_t v = MIN (left, (int64_t) TILE_V), j = n - left * VL;
+    if (left == TILE_V + 1 && TILE_V > 2) v = 2;   /* two and two rather than three and one */
+    for (int64_t i = 0; i < m; i += TILE_M) kern[v] (k, a + i * rs, rs, cs, b + j, ldb, c + i * ldc + j, ldc, add);
+    left -= v;
+  }
+}
+
+INLINE void load_as (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t cols_pad, enum dtype t, float alpha)
+{
+  for (int64_t r = 0; r < rows; r++) {
+    int64_t c = 0;
+    for (; c + VL <= cols; c += VL) v_st (dst, r * ld + c, DT_F32, v_ld (src, r * src_ld + c, t) * alpha);
+    if (c < cols) v_st (dst, r * ld + c, DT_F32, v_ldn (src, r * src_ld + c, r * src_ld + cols, t, 0) * alpha), c += VL;
+    for (; c < cols_pad; c += VL) v_st (dst, r * ld + c, DT_F32, v_set (0));
+  }
+}
+
+void tile_load (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t rows_pad, int64_t cols_pad, enum dtype t, float alpha)
+{
+  WITH_TYPE (t, T, load_as (dst, ld, src, src_ld, rows, cols, cols_pad, T, alpha));
+  for (int64_t r = rows; r < rows_pad; r++) memset (dst + r * ld, 0, (size_t) cols_pad * sizeof *dst);
+}
+
+/* Swap blocks of s lanes between row i and row i + s: four rounds transpose 16 x 16. */
+#define LANES(s, f) { f (0, s), f (1, s), f (2, s), f (3, s), f (4, s), f (5, s), f (6, s), f (7, s), f (8, s), f (9, s), f (10, s), f (11, s), f (12, s), f (13, s), f (14, s), f (15, s) }
+#define UPPER(l, s) ((l) & (s) ? 16 + (l) - (s) : (l))
+#define LOWER(l, s) ((l) & (s) ? 16 + (l) : (l) + (s))
+#define ROUND(s) do { const vi up = LANES (s, UPPER), low = LANES (s, LOWER); \
+  _Pragma ("GCC unroll 16") for (int i = 0; i < VL; i++) if (!(i & (s))) { vf x = r[i], y = r[i + (s)]; r[i] = __builtin_shuffle (x, y, up); r[i + (s)] = __builtin_shuffle (x, y, low); } } while (0)
+INLINE void transpose (vf r[VL]) { ROUND (1); ROUND (2); ROUND (4); ROUND (8); }
+
+INLINE void load_t_block (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, enum dtype t, float alpha)
+{
+  vf r[VL];
+  if (rows >= VL && cols >= VL) {
+    #pragma GCC unroll 16
+    for (int i = 0; i < VL; i++) r[i] = v_ld (src, i * src_ld, t) * alpha;
+  } else
+    for (int i = 0; i < VL; i++) r[i] = i < rows ? v_ldn (src, i * src_ld, i * src_ld + MAX (cols, 0), t, 0) * alpha : v_set (0);
+  transpose (r);
+  #pragma GCC unroll 16
+  for (int i = 0; i < VL; i++) v_st (dst, i * ld, DT_F32, r[i]);
+}
+
+void tile_load_t (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t rows_pad, int64_t cols_pad, enum dtype t, float alpha)
+{
+  for (int64_t r = 0; r < rows_pad; r += VL)
+    for (int64_t c = 0; c < cols_pad; c += VL)
+      WITH_TYPE (t, T, load_t_block (dst + c * ld + r, ld, at_elem (src, r * src_ld + c, T), src_ld, rows - r, cols - c, T, alpha));
+}
+
+INLINE void store_row (void *dst, int64_t at, int64_t end, vf x, enum dtype t, bool add)
+{
+  if (add) x += v_ldn (dst, at, end, t, 0);
+  v_stn (dst, at, end, t, x);
+}
+
+void tile_store (void *dst, int64_t dst_ld, const float *src, int64_t ld, int64_t rows, int64_t cols, enum dtype t, bool add)
+{
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t c = 0; c < cols; c += VL)
+      WITH_TYPE (t, T, store_row (dst, r * dst_ld + c, r * dst_ld + cols, v_ld (src, r * ld + c, DT_F32), T, add));
+}
+
+void tile_store_t (void *dst, int64_t dst_ld, const float *src, int64_t ld, int64_t rows, int64_t cols, enum dtype t, bool add)
+{
+  for (int64_t r0 = 0; r0 < rows; r0 += VL)
+    for (int64_t c = 0; c < cols; c += VL) {
+      vf r[VL];
+      for (int i = 0; i < VL; i++) r[i] = v_ld (src, (c + i) * ld + r0, DT_F32);
+      transpose (r);
+      for (int i = 0; i < MIN (VL, rows - r0); i++) WITH_TYPE (t, T, store_row (dst, (r0 + i) * dst_ld + c, (r0 + i) * dst_ld + cols, r[i], T, add));
+    }
+}
