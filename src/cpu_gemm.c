@@ -1,8 +1,9 @@
 #include "config.h"
+#include "cpu_gemm.h"
 #include "cpu_ops.h"
-#include "cpu_blas.h"
+#include "cpu_tile.h"
 
-/* C is cut into blocks of about 0.6 GFLOP, nearly square, by the shape alone. */
+/* For a library C is cut into blocks of about 0.6 GFLOP, nearly square, by the shape alone. */
 #define SLICE_FLOP 0.6e9
 
 static void cut (const struct op_gemm *g, int64_t *mb, int64_t *nb)
@@ -29,12 +30,9 @@ static struct op_gemm block_of (const struct op_gemm *g, int64_t i, int64_t j, i
   return b;
 }
 
-static void gemm (struct op_gemm *g)
+static void by_library (const struct op_gemm *g)
 {
   int64_t mb, nb;
-  if (!g->lda) g->lda = g->ta ? g->m : g->k;
-  if (!g->ldb) g->ldb = g->tb ? g->k : g->n;
-  if (!g->ldc) g->ldc = g->n;
   cut (g, &mb, &nb);
   for (int64_t j = 0; j < g->n; j += nb)
     for (int64_t i = 0; i < g->m; i += mb) {
@@ -42,6 +40,15 @@ static void gemm (struct op_gemm *g)
       blas_gemm (&b);
       cpu_poll ();
     }
+}
+
+static void gemm (struct op_gemm *g)
+{
+  if (!g->lda) g->lda = g->ta ? g->m : g->k;
+  if (!g->ldb) g->ldb = g->tb ? g->k : g->n;
+  if (!g->ldc) g->ldc = g->n;
+  if (TILE_WIDE && (g->ab == DT_F32 || !blas_bf16_fast ())) gemm_own (g);
+  else by_library (g);
 }
 
 void cpu_gemm (const struct op *op)

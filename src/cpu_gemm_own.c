@@ -1,0 +1,133 @@
+#include "config.h"
+#include <omp.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include "cpu_gemm.h"
+#include "cpu_tile.h"
+
+/* C goes in blocks of BM x BN; for each, k goes in steps of about BK. In a step A's block is copied (rows of k, or k rows as it is stored), B's into
+   panels of TILE_N columns; BF16 is widened on the way. Parts of C that are not F32 gather in F32. k is cut by its own length alone, so
+   that an element's bits depend on nothing but k. */
+enum { BM = 768, BN = 960, BK = 384, PART_M = 48 };
+
+struct gemm_block {
+  const struct op_gemm *g;
+  int64_t i, j, m, n, p, k;         /* of C and of k now */
+  int64_t rows, cols, lda;          /* padded; of the copy of A */
+  float *a, *b, *c;                 /* copies; c: where the block gathers, ldc apart */
+  int64_t ldc;
+  bool add;
+};
+
+static struct { float *a, *b, *c; } room;
+
+static float *map (int64_t floats)
+{
+  float *p = aligned_alloc (2 << 20, (size_t) round_up (floats * (int64_t) sizeof (float), 2 << 20));
+  must (p, "out of host memory: %lld floats for the blocks of a matrix product", (long long) floats);
+  madvise (p, (size_t) floats * sizeof (float), MADV_HUGEPAGE);
+  return p;
+}
+
+static void start (void)
+{
+  if (room.a) return;
+  room.a = map ((BM + TILE_M) * (BK + VL));
+  room.b = map ((BN + TILE_N) * BK);
+  room.c = map ((BM + TILE_M) * (BN + TILE_N));
+}
+
+/* B's panels [lo, hi), then A's parts: items of one loop. */
+static void pack_b (const struct gemm_block *x, int64_t panel)
+{
+  const struct op_gemm *g = x->g;
+  int64_t c = panel * TILE_N, n = MIN ((int64_t) TILE_N, x->n - c), j = x->j + c;
+  float *dst = x->b + c * BK;
+  if (!g->tb) tile_load (dst, TILE_N, at_elem (g->b, x->p * g->ldb + j, g->ab), g->ldb, x->k, n, x->k, TILE_N, g->ab, 1);
+  else tile_load_t (dst, TILE_N, at_elem (g->b, j * g->ldb + x->p, g->ab), g->ldb, n, x->k, TILE_N, round_up (x->k, VL), g->ab, 1);
+}
+
+static void pack_a (const struct gemm_block *x, int64_t part)
+{
+  const struct op_gemm *g = x->g;
+  int64_t r = part * PART_M, m = MIN ((int64_t) PART_M, x->m - r), i = x->i + r;
+  if (!g->ta) tile_load (x->a + r * x->lda, x->lda, at_elem (g->a, i * g->lda + x->p, g->ab), g->lda, m, x->k, round_up (m, TILE_M), round_up (x->k, VL), g->ab, 1);
+  else tile_load (x->a + r * BK, PART_M, at_elem (g->a, x->p * g->lda + i, g->ab), g->lda, x->k, m, x->k, PART_M, g->ab, 1);
+}
+
+static void pack (const void *arg, int64_t lo, int64_t hi)
+{
+  const struct gemm_block *x = arg;
+  int64_t panels = ceil_div (x->n, TILE_N);
+  for (int64_t t = lo; t < hi; t++)
+    if (t < panels) pack_b (x, t);
+    else pack_a (x, t - panels);
+}
+
+/* Tile t: a part of rows and a panel. Tiles at the edge of an F32 C go through a buffer. */
+static void multiply_part (const struct gemm_block *x, int64_t part, int64_t panel)
+{
+  int64_t r = part * PART_M, c = panel * TILE_N, m = MIN ((int64_t) PART_M, x->m - r), n = MIN ((int64_t) TILE_N, x->n - c), mp = round_up (m, TILE_M), np = round_up (n, VL);
+  bool ta = x->g->ta, edge = x->c != room.c && (m != mp || n != np);
+  float buffer[PART_M * TILE_N] __attribute__ ((aligned (64))), *out = x->c + r * x->ldc + c;
+  const float *a = ta ? x->a + r * BK : x->a + r * x->lda;
+  tile_gemm (mp, np, x->k, a, ta ? 1 : x->lda, ta ? PART_M : 1, x->b + c * BK, TILE_N, edge ? buffer : out, edge ? TILE_N : x->ldc, x->add && !edge);
+  if (edge) tile_store (out, x->ldc, buffer, TILE_N, m, n, DT_F32, x->add);
+}
+
+static void multiply (const void *arg, int64_t lo, int64_t hi)
+{
+  const struct gemm_block *x = arg;
+  int64_t parts = ceil_div (x->m, PART_M);
+  for (int64_t t = lo; t < hi; t++) multiply_part (x, t % parts, t / parts);
+}
+
+/* The end of a block: what gathered, C's old value, the bias. */
+INLINE void finish_row (const struct gemm_block *x, int64_t r, enum dtype ct, enum dtype ab)
+{
+  const struct op_gemm *g = x->g;
+  void *c = at_elem (g->c, (x->i + r) * g->ldc + x->j, ct);
+  const void *bias = g->bias ? at_elem (g->bias, x->j, ab) : NULL;
+  for (int64_t j = 0; j < x->n; j += VL) {
+    vf s = v_ldn (x->c + r * x->ldc, j, x->n, DT_F32, 0);
+    if (g->beta != 0 && x->c == room.c) s += v_ldn (c, j, x->n, ct, 0);
+    if (bias) s += v_ldn (bias, j, x->n, ab, 0);
+    v_stn (c, j, x->n, ct, s);
+  }
+}
+
+static void finish (const void *arg, int64_t lo, int64_t hi)
+{
+  const struct gemm_block *x = arg;
+  for (int64_t r = lo; r < hi; r++) WITH_TYPE (x->g->ct, C, WITH_TYPE (x->g->ab, A, finish_row (x, r, C, A)));
+}
+
+static void block (struct gemm_block *x)
+{
+  const struct op_gemm *g = x->g;
+  int64_t parts = ceil_div (x->m, PART_M), panels = ceil_div (x->n, TILE_N), steps = MAX (1, ceil_div (g->k, BK)), step = round_up (ceil_div (g->k, steps), VL);
+  bool direct = g->ct == DT_F32;
+  x->c = direct ? at_elem (g->c, x->i * g->ldc + x->j, DT_F32) : room.c;
+  x->ldc = direct ? g->ldc : BN + TILE_N;
+  for (x->p = 0; x->p < MAX (g->k, 1); x->p += step) {
+    x->k = MIN (step, g->k - x->p);
+    x->add = x->p > 0 || (direct && g->beta != 0);
+    cpu_for (panels + parts, (double) (x->k * TILE_N) * 0.4, pack, x);
+    cpu_for (parts * panels, (double) (x->k * PART_M * TILE_N) * 0.012, multiply, x);
+  }
+  if (!direct || g->bias) cpu_for (x->m, (double) x->n * 0.5, finish, x);
+}
+
+void gemm_own (const struct op_gemm *g)
+{
+  struct gemm_block x = { .g = g, .lda = BK + VL };
+  start ();
+  x.a = room.a;
+  x.b = room.b;
+  for (x.j = 0; x.j < g->n; x.j += BN)
+    for (x.i = 0; x.i < g->m; x.i += BM) {
+      x.m = MIN ((int64_t) BM, g->m - x.i);
+      x.n = MIN ((int64_t) BN, g->n - x.j);
+      block (&x);
+    }
+}
