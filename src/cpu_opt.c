@@ -91,7 +91,7 @@ void cpu_step_vars (const struct op *op)
 
 /* ---- AdamW ---- */
 #define BLOCK 4096
-struct adamw { struct op_adamw o; float lr, scale, b1, b2, c1, c2, eps, decay; bool skip; };
+struct adamw { struct op_adamw o; float lr, scale, b1, b2, d1, d2, c1, c2, eps, decay; bool skip; };   /* d = 1 - b, c = 1 / (1 - b^t) */
 
 INLINE void adamw_as (const struct adamw *a, int64_t lo, int64_t hi, enum dtype gt)
 {
@@ -99,8 +99,8 @@ INLINE void adamw_as (const struct adamw *a, int64_t lo, int64_t hi, enum dtype 
   for (int64_t i = lo; i < hi; i += VL) {
     vf g = v_ldn (o->grad, i, hi, gt, 0) * a->scale, w = v_ldn (o->master, i, hi, DT_F32, 0);
     vf m = v_ldn (o->m, i, hi, DT_F32, 0), v = v_ldn (o->v, i, hi, DT_F32, 0);
-    m = a->b1 * m + (1 - a->b1) * g;
-    v = a->b2 * v + (1 - a->b2) * g * g;
+    m = a->b1 * m + a->d1 * g;
+    v = a->b2 * v + a->d2 * g * g;
     w -= a->lr * (m * a->c1 / (v_sqrt (v * a->c2) + a->eps) + a->decay * w);
     v_stn (o->m, i, hi, DT_F32, m);
     v_stn (o->v, i, hi, DT_F32, v);
@@ -138,6 +138,8 @@ void cpu_adamw (const struct op *op)
   a.scale = (float) s->scale;
   a.b1 = (float) a.o.beta1;
   a.b2 = (float) a.o.beta2;
+  a.d1 = (float) (1 - a.o.beta1);   /* rounded once: 1 - 0.999f is off by 1e-5 */
+  a.d2 = (float) (1 - a.o.beta2);
   a.c1 = (float) (1 / (1 - s->b1t));
   a.c2 = (float) (1 / (1 - s->b2t));
   a.eps = (float) a.o.eps;
