@@ -297,9 +297,10 @@ static int64_t chunk_of (const struct run *r, int64_t limit)
 
 static void post (struct run *r) { r->state = way_table[r->way].post (r) ? STATE_TEST : STATE_END; }
 
-void run_begin (struct run *r, const struct op *o, const struct dev_conf *c)
+void run_begin (struct run *r, const struct op *o, struct dev *d)
 {
-  *r = (struct run) { .kind = o->kind, .way = o->kind, .c = o->coll, .start = now (), .delay = c->comm_delay_ms * 1e-3, .sync_send = c->sync_send };
+  const struct dev_conf *c = &d->conf;
+  *r = (struct run) { .dev = d, .kind = o->kind, .way = o->kind, .c = o->coll, .start = now (), .delay = c->comm_delay_ms * 1e-3, .sync_send = c->sync_send };
   r->c.in = cpu_at (o->coll.in);
   r->c.out = cpu_at (o->coll.out);
   r->size = dtype_size (r->c.t);
@@ -319,6 +320,7 @@ static enum run_state end (struct run *r)
   double t = now () - r->start;
   if (t < r->delay) return RUN_WAITS;
   group_stat (r->c.g, r->kind)->busy += t;
+  r->dev->done[r->c.g->head.kind]++;
   return RUN_DONE;
 }
 

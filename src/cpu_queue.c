@@ -33,7 +33,7 @@ static enum run_state try_head (struct queue *q)
     execute (&o);
     return RUN_DONE;
   }
-  if (!q->running) run_begin (&q->run, &it->op, &q->dev->conf);
+  if (!q->running) run_begin (&q->run, &it->op, q->dev);
   q->running = true;
   enum run_state s = run_step (&q->run);
   q->running = s != RUN_DONE;

@@ -19,6 +19,7 @@ struct item { bool wait; struct event mark; struct op op; };    /* wait: for mar
 
 /* A collective under way: rounds of messages that are posted, tested, then worked on (cpu_coll.c). */
 struct run {
+  struct dev *dev;
   enum op_kind kind;
   struct op_coll c;             /* in, out: usable addresses */
   int way, state, phase, nreq;  /* way: row of cpu_coll.c's table */
@@ -57,6 +58,7 @@ struct group {
 };
 
 /* cpu_mem.c */
+int64_t cpu_node_room (const char *root);   /* bytes that this node's processes may still use, cgroups' limits included; root: "" but in tests */
 int   cpu_mem_open (struct cpu *c, int ranks, struct err *e);
 void *cpu_reserve (struct dev *d, enum space s, int64_t bytes, struct err *e);
 void  cpu_release (struct dev *d, enum space s, void *p, int64_t bytes);
@@ -82,7 +84,7 @@ bool cpu_drive (void);          /* cpu_poll that says whether anything moved */
 /* cpu_coll.c */
 struct group *cpu_group_open (struct dev *d, const struct group_spec *s);
 void cpu_group_close (struct dev *d, struct group *g);
-void run_begin (struct run *r, const struct op *o, const struct dev_conf *c);
+void run_begin (struct run *r, const struct op *o, struct dev *d);
 enum run_state { RUN_WAITS, RUN_MOVED, RUN_DONE };
 enum run_state run_step (struct run *r);   /* a few ms at most */
 

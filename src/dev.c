@@ -1,6 +1,7 @@
 #include "config.h"
 #include "dev.h"
 #include "host.h"
+#include <stdio.h>
 #include <string.h>
 
 static const char *const purpose_word[MEM_N] = {
@@ -122,9 +123,26 @@ void dev_count (struct dev *d, const struct op *o)
   if (o->kind < OP_COLL_FIRST) return;
   const struct op_coll *c = &o->coll;
   struct coll_stat *s = group_stat (c->g, o->kind);
-  int n = ((struct group_head *) c->g)->n;
+  const struct group_head *g = (const struct group_head *) c->g;
+  int64_t bytes = o->kind == OP_ALL_TO_ALL && c->send_count ? uneven_bytes (c) : coll_bytes (o->kind, g->n, c->count, dtype_size (c->t));
   s->calls++;
-  s->bytes += o->kind == OP_ALL_TO_ALL && c->send_count ? uneven_bytes (c) : coll_bytes (o->kind, n, c->count, dtype_size (c->t));
+  s->bytes += bytes;
+  d->note[d->notes++ % COLL_NOTES] = (struct coll_note) { o->kind, g->kind, bytes, ++d->issued[g->kind] };
+}
+
+void dev_stuck (const struct dev *d, char *out, size_t size)
+{
+  size_t n = (size_t) snprintf (out, size, "none");
+  bool any = false;
+  for (int64_t i = MAX (d->notes - COLL_NOTES, 0); i < d->notes; i++) {
+    const struct coll_note *c = &d->note[i % COLL_NOTES];
+    char text[24];
+    if (c->seq <= d->done[c->group]) continue;
+    bytes_text (c->bytes, text);
+    if (!any) n = 0;
+    if (n < size) n += (size_t) snprintf (out + n, size - n, "%s%s %s %lld of %s", any ? ", " : "", group_name (c->group), op_name (c->op), (long long) c->seq, text);
+    any = true;
+  }
 }
 
 void dev_issue (struct dev *d, struct queue *q, const struct op *o)

@@ -111,6 +111,10 @@ struct dev_ops {
   void  (*op[OP_N]) (struct dev *d, struct queue *q, const struct op *o);    /* no NULL: dev_open checks */
 };
 
+/* One collective as issued, for the one who looks for a hang: the seq-th of this rank's group of that kind. */
+struct coll_note { enum op_kind op; enum group_kind group; int64_t bytes, seq; };
+enum { COLL_NOTES = 16 };
+
 struct dev {
   const struct dev_ops *ops;
   void *impl;                          /* the device's own */
@@ -121,12 +125,19 @@ struct dev {
   int64_t op_count[OP_N];              /* operations done, those of launched graphs included */
   double  flops;                       /* of GEMM and attention, by their formulas (dev_flops) */
   bool    recording;                   /* set by the device between graph_begin and graph_end: operations count when they are launched */
+  int64_t notes;                       /* collectives issued; the last COLL_NOTES of them are in note[i % COLL_NOTES] */
+  struct coll_note note[COLL_NOTES];
+  int64_t issued[GROUP_N], done[GROUP_N];   /* collectives of groups of each kind; `done` by the device where it knows */
 };
 
 /* Open device NAME (cpu, cuda, sim). Local. 0, or -1 with the sentence. */
 int  dev_open (struct dev *d, const char *name, const struct dev_conf *c, struct err *e);
 void dev_close (struct dev *d);
 extern const struct dev_ops dev_cpu;
+
+/* The collectives not known to be done among the last ones, oldest first, as text: "shard all-gather 12 of 1.00 MiB, ..."; "none". May be called from any thread, while the
+   main thread stands still. */
+void dev_stuck (const struct dev *d, char *out, size_t size);
 
 /* Memory of a purpose: counted. NULL with the sentence when it does not fit. */
 void *dev_reserve (struct dev *d, enum purpose p, enum space s, int64_t bytes, struct err *e);

@@ -29,10 +29,11 @@ static int64_t progress (void)
 
 static void fire (double idle)
 {
-  char why[256], line[512];
+  char why[256], stuck[600], line[1024];
   snprintf (why, sizeof why, "no progress for %.0f s (run.watchdog) during %s on rank %d of host %s: another rank is dead or frozen, or a link or disk hangs", idle,
             base_phase_get (), base_rank_get (), base_host ());
-  int n = snprintf (line, sizeof line, "pretrain: %s\n", why);
+  dev_stuck (w.d, stuck, sizeof stuck);
+  int n = snprintf (line, sizeof line, "pretrain: %s; its collectives under way: %s\n", why, stuck);
   if (w.dir[0]) exit_write (w.dir, EXIT_WORLD, why, w.step);
   if (write (2, line, (size_t) n) < 0) _exit (EXIT_WORLD);
   _exit (EXIT_WORLD);
