@@ -54,56 +54,63 @@ static int64_t file_number (const char *path, const char *key)
   return v;
 }
 
-/* Room under a memory cgroup at DIR: limit less use, or INT64_MAX. v2 and v1 names. */
+/* Room under a memory cgroup at DIR: limit less use, or INT64_MAX. Names of v2, then v1. Cached files count as use but give way. */
 static int64_t cgroup_room (const char *dir)
 {
-  static const char *const pair[][2] = { { "memory.max", "memory.current" }, { "memory.limit_in_bytes", "memory.usage_in_bytes" } };
+  static const char *const name[][3] = { { "memory.max", "memory.current", "inactive_file " },
+                                         { "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file " } };
   int64_t room = INT64_MAX;
-  for (int i = 0; i < LEN (pair); i++) {
-    char path[2][600];
-    for (int j = 0; j < 2; j++) snprintf (path[j], sizeof path[j], "%s/%s", dir, pair[i][j]);
-    int64_t max = file_number (path[0], ""), use = file_number (path[1], "");
-    if (max >= 0 && use >= 0) room = MIN (room, MAX (max - use, 0));
+  for (int i = 0; i < LEN (name); i++) {
+    char max_path[700], use_path[700], stat_path[700];
+    snprintf (max_path, sizeof max_path, "%s/%s", dir, name[i][0]);
+    snprintf (use_path, sizeof use_path, "%s/%s", dir, name[i][1]);
+    snprintf (stat_path, sizeof stat_path, "%s/memory.stat", dir);
+    int64_t max = file_number (max_path, ""), use = file_number (use_path, ""), cache = file_number (stat_path, name[i][2]);
+    if (max >= 0 && use >= 0) room = MIN (room, MAX (max - use + MAX (cache, 0), 0));
   }
   return room;
 }
 
-/* The limits of this process's cgroup and of all above it. */
-static int64_t cgroups_room (void)
+/* The limits of a cgroup AT and of all above it. AT is written to. */
+static int64_t cgroups_room (const char *root, const char *hierarchy, char *at)
 {
-  char line[512], dir[560];
   int64_t room = INT64_MAX;
-  FILE *f = fopen ("/proc/self/cgroup", "r");
-  while (f && fgets (line, sizeof line, f)) {
+  for (;;) {
+    char dir[640];
+    snprintf (dir, sizeof dir, "%s/sys/fs/cgroup%s%s", root, hierarchy, at);
+    int64_t limit = cgroup_room (dir);
+    room = MIN (room, limit);
+    char *slash = strrchr (at, '/');
+    if (!slash || !*at) return room;
+    *slash = 0;
+  }
+}
+
+int64_t cpu_node_room (const char *root)
+{
+  char path[300], line[512];
+  snprintf (path, sizeof path, "%s/proc/meminfo", root);
+  int64_t room = file_number (path, "MemAvailable:");
+  if (room < 0) room = INT64_MAX;
+  snprintf (path, sizeof path, "%s/proc/self/cgroup", root);
+  FILE *f = fopen (path, "r");
+  while (f && fgets (line, sizeof line, f)) {   /* 0::/a/b (v2) or 5:memory:/a/b (v1) */
     line[strcspn (line, "\n")] = 0;
     char *name = strchr (line, ':'), *at = name ? strchr (name + 1, ':') : NULL;
-    if (!at) continue;
-    *at++ = 0;
-    bool v2 = !name[1];
-    if (!v2 && !strstr (name, "memory")) continue;
-    for (;;) {
-      snprintf (dir, sizeof dir, "/sys/fs/cgroup%s%s", v2 ? "" : "/memory", at);
-      room = MIN (room, cgroup_room (dir));
-      char *slash = strrchr (at, '/');
-      if (!slash || !*at) break;
-      *slash = 0;
-    }
+    bool v2 = at == name + 1;
+    if (!at || (!v2 && strncmp (name, ":memory:", 8))) continue;
+    int64_t limit = cgroups_room (root, v2 ? "" : "/memory", at + 1);
+    room = MIN (room, limit);
   }
   if (f) fclose (f);
   return room;
-}
-
-static int64_t node_room (void)
-{
-  int64_t free_bytes = file_number ("/proc/meminfo", "MemAvailable:"), group = cgroups_room ();
-  return free_bytes < 0 ? group : MIN (free_bytes, group);
 }
 
 int cpu_mem_open (struct cpu *c, int ranks, struct err *e)
 {
   if (!cpu_base && map_span (e)) return -1;
   c->ranks = MAX (ranks, 1);
-  c->budget = node_room () / c->ranks;
+  c->budget = cpu_node_room ("") / c->ranks;
   return 0;
 }
 

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -119,11 +120,16 @@ static void overlap (void)
   b.d.ops->record (&b.d, b.cq, b.ev[1]);
   dev_op (&b.d, b.q, OP_GEMM, gemm, .m = 10, .n = 100);
   bool early = b.cq->done == b.cq->issued;
+  char stuck[100];
+  dev_stuck (&b.d, stuck, sizeof stuck);
+  tap_ok (!strncmp (stuck, "shard all-reduce 1 of ", 22), "what is under way can be told: %s", stuck);
   let_go (b.cq, 0.01);
   for (int i = 0; i < 5000 && b.cq->done < b.cq->issued; i++) dev_op (&b.d, b.q, OP_GEMM, gemm, .m = 10, .n = 200);
   bool hidden = b.cq->done == b.cq->issued;
   b.d.ops->wait (&b.d, b.q, b.ev[1]);
   tap_ok (!early && hidden && s->exposed == 0, "a collective ends while maths polls");
+  dev_stuck (&b.d, stuck, sizeof stuck);
+  tap_ok (!strcmp (stuck, "none"), "and what is done is not");
   tap_ok (s->busy >= 0.010 && all_are (floats (&b, 0), 10000, (float) size), "and has taken the time asked for");
   b.d.conf.comm_delay_ms = 10;
   double begin = now ();
@@ -258,6 +264,42 @@ static void memory (void)
   dev_close (&d);
 }
 
+static void write_file (const char *root, const char *name, const char *text)
+{
+  char path[400];
+  snprintf (path, sizeof path, "%s/%s", root, name);
+  for (char *s = strchr (path + strlen (root) + 1, '/'); s; s = strchr (s + 1, '/')) {
+    *s = 0;
+    mkdir (path, 0700);
+    *s = '/';
+  }
+  FILE *f = fopen (path, "w");
+  must (f && fputs (text, f) >= 0 && !fclose (f), "cannot write %s", path);
+}
+
+/* A made-up node: what is available, and the limits of a job's cgroup and of the one above it. */
+static void node_memory (void)
+{
+  char root[64] = "/tmp/t_queue.XXXXXX", command[100];
+  must (mkdtemp (root), "no folder in /tmp");
+  write_file (root, "proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n");
+  bool bare = cpu_node_room (root) == 8000 << 10;
+  write_file (root, "proc/self/cgroup", "0::/job/step\n");
+  write_file (root, "sys/fs/cgroup/job/step/memory.max", "max\n");
+  write_file (root, "sys/fs/cgroup/job/step/memory.current", "100\n");
+  bool unlimited = cpu_node_room (root) == 8000 << 10;
+  write_file (root, "sys/fs/cgroup/job/memory.max", "500000\n");
+  write_file (root, "sys/fs/cgroup/job/memory.current", "300000\n");
+  write_file (root, "sys/fs/cgroup/job/memory.stat", "anon 1\ninactive_file 50000\nfile 7\n");
+  bool v2 = cpu_node_room (root) == 250000;
+  write_file (root, "proc/self/cgroup", "3:cpuset:/x\n5:memory:/job\n");
+  write_file (root, "sys/fs/cgroup/memory/job/memory.limit_in_bytes", "90000\n");
+  write_file (root, "sys/fs/cgroup/memory/job/memory.usage_in_bytes", "60000\n");
+  bool v1 = cpu_node_room (root) == 30000;
+  snprintf (command, sizeof command, "rm -rf %s", root);
+  tap_ok (bare && unlimited && v2 && v1 && !system (command), "memory is the node's, less where a cgroup says so");
+}
+
 static void formulas (void)
 {
   tap_ok (coll_bytes (OP_ALL_REDUCE, 4, 256, 4) == 3072 && coll_bytes (OP_ALL_REDUCE, 4, 257, 4) == 2 * 3 * 65 * 4, "small all-reduces are gathered");
@@ -288,6 +330,7 @@ int main (int argc, char **argv)
   formulas ();
   yields ();
   memory ();
+  node_memory ();
   subsets ();
   tags ();
   links ();
