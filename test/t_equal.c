@@ -2,19 +2,13 @@
    One launch runs all cases, each on the first ranks of the world. np: 8
    Limits (DESIGN.md 6.1): initial weights to the bit; each tensor's gradient after step 1 within 3e-6 relative L2; losses and norms of 20 steps within 1e-5. */
 #include "tap.h"
-#include "opt.h"
-#include "step.h"
+#include "tiny_run.h"
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
-enum { STEPS = 20, SEQ = 32, GLOBAL = 8 };
+enum { STEPS = 20 };
 
 /* Options in words, on top of the common ones; model: which reference it is compared with. */
 struct test_case { const char *model; int world; const char *options; };
-
-static const char *const common[] = { "--train.seq_len", "32", "--train.global_batch", "8", "--train.micro_batch", "2", "--train.steps", "20", "--train.dtype", "fp32",
-  "--optimizer.lr", "1e-3", "--schedule.warmup", "3", "--schedule.min_lr", "1e-4", "--optimizer.clip", "1.0", "--data.document_mask", "true", "--run.threads", "1" };
 
 /* The references: one rank, micro-batches of two. */
 static const struct { const char *name, *options; } models[] = {
@@ -30,76 +24,6 @@ static const struct test_case cases[] = {
 };
 
 struct outcome { double loss[STEPS], norm[STEPS]; float *init, *grad; int64_t n; };
-
-static uint32_t mix (uint64_t x) { return (uint32_t) (hash_bytes (&x, sizeof x, 7) >> 16); }
-
-/* Sample J: Markov-like text so that there is something to learn, some targets masked, documents of random length. */
-static void sample (int64_t j, int64_t vocab, const struct host_batch *b, int64_t at)
-{
-  int32_t id = (int32_t) (mix ((uint64_t) j) % (uint32_t) vocab), doc = 0;
-  for (int i = 0; i < SEQ; i++) {
-    uint32_t r = mix ((uint64_t) (j * 1000 + i + 1));
-    b->ids[at + i] = id;
-    b->doc[at + i] = doc;
-    b->pos[at + i] = i - doc;
-    bool end = r % 17 == 0;
-    if (end) doc = i + 1;
-    id = r % 4 ? (id * 7 + 3) % (int32_t) vocab : (int32_t) ((r >> 8) % (uint32_t) vocab);
-    b->target[at + i] = (r >> 4) % 5 == (uint32_t) j % 2 ? -1 : id;
-  }
-}
-
-static void fill (const struct step *s, const struct conf *c, int64_t step, struct host_batch *b)
-{
-  for (int a = 0; a < s->mbs; a++)
-    for (int64_t k = 0; k < c->train.micro_batch; k++)
-      sample ((step - 1) * GLOBAL + (a * s->dp + s->dp_rank) * c->train.micro_batch + k, c->arch.vocab, &b[a], k * SEQ);
-}
-
-static int words (char *text, const char **argv)
-{
-  int n = 0;
-  for (char *t = strtok (text, " "); t; t = strtok (NULL, " ")) argv[n++] = t;
-  return n;
-}
-
-static void options (struct conf *c, const char *a, const char *b)
-{
-  char text[2][1024];
-  const char *argv[128];
-  struct err e = { 0 };
-  int n = 0;
-  argv[n++] = "--model";
-  argv[n++] = "tiny";
-  for (int i = 0; i < LEN (common); i++) argv[n++] = common[i];
-  snprintf (text[0], sizeof text[0], "%s", a);
-  snprintf (text[1], sizeof text[1], "%s", b);
-  n += words (text[0], argv + n);
-  n += words (text[1], argv + n);
-  conf_default (c);
-  /* the same option may be said twice here: the later one wins */
-  for (int i = 0; i < n; i += 2)
-    for (int j = i + 2; j < n; j += 2)
-      if (!strcmp (argv[i], argv[j])) {
-        argv[i + 1] = argv[j + 1];
-        memmove (&argv[j], &argv[j + 2], (size_t) (n - j - 2) * sizeof *argv);
-        n -= 2, j -= 2;
-      }
-  if (conf_load (c, NULL, n, (char **) argv, &e)) {
-    printf ("Bail out! %s\n", e.msg);
-    exit (1);
-  }
-}
-
-static void shape_of (const struct conf *c, int world, struct mesh_shape *s)
-{
-  struct err e = { 0 };
-  int64_t want[AXIS_N] = { [AXIS_TP] = c->mesh.tp, [AXIS_PP] = c->mesh.pp, [AXIS_DP_SHARD] = c->mesh.dp_shard, [AXIS_DP_REPLICATE] = c->mesh.dp_replicate };
-  memset (s, 0, sizeof *s);
-  must (!mesh_order (c->mesh.order, s->order, &e) && !mesh_fill (want, world, s->dim, &e), "%s", e.msg);
-  s->no_shard = c->sharding.strategy == NO_SHARD;
-  s->kv_rep = s->dim[AXIS_TP] > c->arch.kv_heads ? s->dim[AXIS_TP] / (int) c->arch.kv_heads : 1;
-}
 
 /* All tensors of the model in block order as one array on every rank of the mesh, from what each rank owns. */
 static void collect (struct step *s, struct mesh *m, bool grad, double scale, float **out, int64_t *count)
@@ -135,38 +59,17 @@ static void collect (struct step *s, struct mesh *m, bool grad, double scale, fl
 
 static void train (const struct conf *c, MPI_Comm comm, struct outcome *o)
 {
-  struct mesh m = { 0 };
-  struct dev d = { 0 };
-  struct step s;
-  struct err e = { 0 };
-  struct mesh_shape shape;
-  int world;
-  MPI_Comm_size (comm, &world);
-  shape_of (c, world, &shape);
-  if (mesh_open (&m, comm, &e) || mesh_split (&m, &shape, true, &e)) die ("%s", e.msg);
-  struct dev_conf dc = { .local_rank = m.local_rank, .local_size = m.local_size, .threads = 1, .comm_delay_ms = c->debug.comm_delay_ms, .comm_chunk = c->debug.comm_chunk,
-    .sync_send = c->debug.sync_send };
-  if (dev_open (&d, "cpu", &dc, &e) || step_plan (&s, c, &m, &d, &e)) die ("%s", e.msg);
-  step_start (&s, &m);
-  shard_init (&s.sh);
-  collect (&s, &m, false, 1, &o->init, &o->n);
-  struct host_batch *b = calloc ((size_t) s.mbs, sizeof *b);
-  int64_t n = s.b.g.n, bytes = s.mbs * n * 16;
-  int32_t *p = dev_reserve (&d, MEM_STAGE, SPACE_PINNED, bytes, &e);
-  for (int i = 0; i < s.mbs; i++) b[i] = (struct host_batch) { p + 4 * i * n, p + (4 * i + 1) * n, p + (4 * i + 2) * n, p + (4 * i + 3) * n };
+  struct tiny run;
+  tiny_open (&run, c, comm);
+  collect (&run.s, &run.m, false, 1, &o->init, &o->n);
   for (int64_t t = 1; t <= STEPS; t++) {
     struct step_result r;
-    fill (&s, c, t, b);
-    step_train (&s, b, opt_lr (c, t), &r);
+    tiny_step (&run, t, &r);
     o->loss[t - 1] = r.loss;
     o->norm[t - 1] = r.norm;
-    if (t == 1) collect (&s, &m, true, 1 / r.tokens, &o->grad, &o->n);
+    if (t == 1) collect (&run.s, &run.m, true, 1 / r.tokens, &o->grad, &o->n);
   }
-  dev_release (&d, MEM_STAGE, SPACE_PINNED, p, bytes);
-  free (b);
-  step_close (&s);
-  dev_close (&d);
-  mesh_close (&m);
+  tiny_close (&run);
 }
 
 /* Largest relative L2 difference of a tensor's gradient. */
@@ -212,16 +115,11 @@ int main (int argc, char **argv)
 {
   static struct outcome ref[LEN (models)], last;
   int rank, size;
-  wait_before_mpi ();
-  MPI_Init (&argc, &argv);
-  MPI_Comm_rank (MPI_COMM_WORLD, &rank);
-  MPI_Comm_size (MPI_COMM_WORLD, &size);
-  base_rank (rank, size, NULL);
-  wait_init (size);
+  tiny_begin (&argc, &argv, &rank, &size);
   const char *only = getenv ("EQUAL_ONLY");   /* a part of a case's text */
   struct conf c;
   for (int i = 0; i < LEN (models); i++) {
-    options (&c, models[i].options, "");
+    tiny_options (&c, models[i].options, "");
     if (rank == 0) train (&c, MPI_COMM_SELF, &ref[i]);
     MPI_Bcast (ref[i].loss, STEPS, MPI_DOUBLE, 0, MPI_COMM_WORLD);
     if (rank == 0) printf ("# %s: loss %.6f -> %.6f, norm %.4f\n", models[i].name, ref[i].loss[0], ref[i].loss[STEPS - 1], ref[i].norm[0]);
@@ -233,7 +131,7 @@ int main (int argc, char **argv)
     if (only && !strstr (text, only)) continue;
     int k = model_index (t->model), ok = 1;
     bool same = !strncmp (t->options, "=", 1);   /* the same bits as the case before */
-    options (&c, models[k].options, t->options + same);
+    tiny_options (&c, models[k].options, t->options + same);
     MPI_Comm comm;
     double t0 = now ();
     MPI_Comm_split (MPI_COMM_WORLD, rank < t->world ? 0 : MPI_UNDEFINED, rank, &comm);
