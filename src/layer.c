@@ -234,7 +234,7 @@ static void forward_mlp (struct blocks *b, const struct layer_acts *e, const str
 {
   const struct geom *g = &b->g;
   norm (b, e->x, b->m, e->h, w->w[P_NORM2], e->y2, e->rstd2);
-  const void *Y = gather (b, e->y2, b->fullA);
+  const void *Y = gather (b, e->y2, down ? b->fullA : b->fullB);   /* fullB: the backward takes it up from there */
   linear (b, Y, w->w[P_GATE], NULL, e->gu, 2 * g->ffn, g->dim);
   if (!down) return;
   OP (OP_SWIGLU, swiglu, .n = g->n, .f = g->ffn, .gu = e->gu, .out = e->act, .t = g->t);
@@ -269,12 +269,14 @@ static void qkv_weights (struct blocks *b, const struct layer_acts *e, const str
     OP (OP_COLSUM, colsum, .rows = g->n, .cols = g->qkv, .stride = g->qkv, .x = e->dqkv, .dst = w->g[P_QB], .beta = w->beta[P_QB], .t = g->t, .gt = g->gt);
 }
 
-static void backward_mlp (struct blocks *b, const struct layer_acts *e, const struct weights *w, void *d, bool again, enum part_of part)
+static void backward_mlp (struct blocks *b, const struct layer_acts *e, const struct weights *w, void *d, enum recompute mode, enum part_of part)
 {
   const struct geom *g = &b->g;
-  bool weights = part & PART_WEIGHT;
+  bool weights = part & PART_WEIGHT, again = mode != RECOMPUTE_NONE;
   const void *D = gather (b, d, b->fullA);
-  const void *Y = weights ? gather_begin (b, e->y2, b->fullB) : NULL;   /* behind the GEMMs to come */
+  const void *Y = NULL;
+  if (weights && mode == RECOMPUTE_FULL) Y = g->tp == 1 ? e->y2 : b->fullB;   /* gathered when the forward was done again */
+  else if (weights) Y = gather_begin (b, e->y2, b->fullB);                    /* behind the GEMMs to come */
   linear_input (b, D, w->w[P_DOWN], b->dact, g->dim, g->ffn);
   if (weights && !again) linear_weight (b, D, e->act, w->g[P_DOWN], w->beta[P_DOWN], g->dim, g->ffn);
   OP (OP_SWIGLU_BWD, swiglu_bwd, .n = g->n, .f = g->ffn, .gu = e->gu, .d_out = b->dact, .dgu = e->gu, .out = again ? e->act : NULL, .t = g->t);
@@ -354,7 +356,7 @@ void layer_backward (struct blocks *b, const struct layer_acts *l, const struct 
     return;
   }
   if (part == PART_INPUT) copy (b, e.d2, d, b->g.nt * b->g.dim);
-  backward_mlp (b, &e, w, d, mode != RECOMPUTE_NONE, part);
+  backward_mlp (b, &e, w, d, mode, part);
   if (part == PART_INPUT) copy (b, e.d1, d, b->g.nt * b->g.dim);
   backward_attention (b, &e, w, in, d, part);
 }
