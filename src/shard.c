@@ -261,11 +261,9 @@ void shard_use (struct shard *s, int unit, int64_t block, struct weights *w)
   addresses (s, unit, block, whole (s, unit), s->t, w->w);
 }
 
-void shard_done (struct shard *s, int unit, bool backward)
+void shard_done (struct shard *s, int unit)
 {
-  if (s->alias) return;
-  s->slot[s->u[unit].slot].pins--;
-  if (backward && s->c->sharding.reshard == RESHARD_BACKWARD && s->shards > 1) s->u[unit].valid = s->u[unit].cast = false;
+  if (!s->alias) s->slot[s->u[unit].slot].pins--;
 }
 
 /* ---- gradients ---- */
@@ -323,6 +321,7 @@ void shard_reduce (struct shard *s, int unit, bool last)
   struct chan *c = &s->ch->c[GROUP_SHARD];
   u->touched++;
   memset (u->seen, 0, (size_t) un->slots);
+  if (s->c->sharding.reshard == RESHARD_BACKWARD && s->shards > 1) u->valid = u->cast = false;
   if (c->g && (!u->full || last)) {
     const void *in = u->full ? u->full : s->gbuf[u->gbuf].mem;
     chan_scatter (s->ch, GROUP_SHARD, in, u->grad, un->shard, s->c->sharding.reduce_dtype, s->gt, s->gt, !u->full && u->reduced ? 1 : 0);

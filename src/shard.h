@@ -11,7 +11,7 @@
      FULL_SHARD      1 + prefetch     the same
      HYBRID_SHARD    1 + prefetch     the same, then summed over replicas once a step
 
-   sharding.reshard `step` gives FULL_SHARD a slot a unit too, `backward` lets a unit go after each backward. In fp32 with a shard group of one the master is the weight. */
+   sharding.reshard `step` gives FULL_SHARD a slot a unit too, `backward` lets a unit go when its backward is over. In fp32 with a shard group of one the master is the weight. */
 #ifndef SHARD_H
 #define SHARD_H
 #include "chan.h"
@@ -70,11 +70,11 @@ void shard_stale (struct shard *s);
 void shard_visits (struct shard *s, const int *unit, int n);
 /* Take the next use: its weights are gathered (waited for by the compute queue), those of the next ones are on their way. Fills w for BLOCK's parameters of this unit. */
 void shard_use (struct shard *s, int unit, int64_t block, struct weights *w);
-/* This use is over; backward: of a backward (reshard: backward lets go here). */
-void shard_done (struct shard *s, int unit, bool backward);
+/* This use is over. */
+void shard_done (struct shard *s, int unit);
 /* Gradient buffer for a backward of BLOCK in UNIT: fills w->g and w->beta. Opens the unit's buffer if it is not open. */
 void shard_grads (struct shard *s, int unit, int64_t block, struct weights *w);
-/* The unit's gradient of this micro-batch is complete; last: of this step. Starts its reduction. */
+/* The unit's gradient of this micro-batch is complete (reshard: backward lets its weights go here); last: of this step. Starts its reduction. */
 void shard_reduce (struct shard *s, int unit, bool last);
 
 /* After all reductions: sums over tp of what tp replicates, sums of squares into vars; collective over tp and world. */

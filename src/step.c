@@ -259,13 +259,23 @@ static int tied_unit (const struct step *s)
   return unit;
 }
 
-/* One use of BLOCK's weights: all units that it touches. backward with grads: also its gradient buffers. */
-static void use (struct step *s, int chunk, int64_t block, struct weights *w, bool grads)
+/* Which blocks an action uses the weights of: forward up, backward down. In training the head waits for its backward. No weights are needed by the embedding's
+   backward, nor by a layer's backward by weight, unless selective recomputation makes the normed inputs again. */
+static bool uses_block (const struct step *s, int kind, int64_t block, bool train)
+{
+  bool head = block == s->c->arch.layers + 1, embed = block == 0;
+  if (kind == ACT_F) return !(head && train);
+  if (kind == ACT_B_WEIGHT) return !head && !embed && layer_mode (s->c, block) == RECOMPUTE_SELECTIVE;
+  return !embed;
+}
+
+/* One use of BLOCK's weights by an action, if it has any: all units that it touches. grads: also its gradient buffers. */
+static void use (struct step *s, const struct action *a, int64_t block, struct weights *w, bool grads)
 {
   memset (w, 0, sizeof *w);
-  int unit = unit_of (s, block, chunk);
+  int unit = unit_of (s, block, a->chunk);
   bool tied = block == s->c->arch.layers + 1 && s->c->arch.tied;
-  shard_use (&s->sh, unit, block, w);
+  if (uses_block (s, a->kind, block, false)) shard_use (&s->sh, unit, block, w);
   if (grads) shard_grads (&s->sh, unit, block, w);
   if (!tied) return;
   struct weights e = { 0 };
@@ -277,10 +287,11 @@ static void use (struct step *s, int chunk, int64_t block, struct weights *w, bo
   w->beta[P_HEAD] = e.beta[P_EMBED];
 }
 
-static void done (struct step *s, int chunk, int64_t block, bool backward)
+static void done (struct step *s, const struct action *a, int64_t block)
 {
-  shard_done (&s->sh, unit_of (s, block, chunk), backward);
-  if (block == s->c->arch.layers + 1 && s->c->arch.tied) shard_done (&s->sh, tied_unit (s), backward);
+  if (!uses_block (s, a->kind, block, false)) return;
+  shard_done (&s->sh, unit_of (s, block, a->chunk));
+  if (block == s->c->arch.layers + 1 && s->c->arch.tied) shard_done (&s->sh, tied_unit (s));
 }
 
 /* After a backward of BLOCK: units whose first block this is are complete. */
@@ -292,21 +303,13 @@ static void complete (struct step *s, int chunk, int64_t block, bool last)
     shard_reduce (&s->sh, unit, last);
 }
 
-/* Which blocks an action uses, in order: forward up, backward down; in training the head waits for its backward, the embedding's backward needs no weights but has gradients. */
+/* The units of a use. */
 static int visit_block (const struct step *s, int64_t block, int chunk, int *out)
 {
   int n = 0;
   out[n++] = unit_of (s, block, chunk);
   if (block == s->c->arch.layers + 1 && s->c->arch.tied) out[n++] = tied_unit (s);
   return n;
-}
-
-static bool uses_block (const struct step *s, int kind, int64_t block, bool train)
-{
-  bool head = block == s->c->arch.layers + 1, embed = block == 0;
-  if (kind == ACT_F) return !(head && train);
-  if (kind == ACT_B_WEIGHT) return !head && !embed;
-  return true;
 }
 
 static void plan_visits (struct step *s, const struct sched *sc)
@@ -371,27 +374,27 @@ static void act_forward (struct step *s, const struct action *a, const struct ho
   struct weights w;
   load_batch (s, in, &batch[a->mb]);
   if (has_embed (s, a->chunk)) {
-    use (s, a->chunk, 0, &w, false);
+    use (s, a, 0, &w, false);
     embed_forward (&s->b, &w, in, chunk_input (k, a->mb));
-    done (s, a->chunk, 0, false);
+    done (s, a, 0);
   } else s->d->ops->wait (s->d, s->q, k->got[a->mb % k->slots]);
 
   const void *h = chunk_input (k, a->mb), *m = NULL;
   int64_t l0 = MAX (k->first, 1);
   for (int l = 0; l < k->layers; l++) {
-    use (s, a->chunk, l0 + l, &w, false);
+    use (s, a, l0 + l, &w, false);
     layer_forward (&s->b, acts (k, a->mb, l), &w, in, h, m);
     h = layer_h (&s->b, acts (k, a->mb, l));
     m = s->b.m;
-    done (s, a->chunk, l0 + l, false);
+    done (s, a, l0 + l);
   }
   finish_forward (s, a->chunk, a->mb, h);
   if (train || !has_head (s, a->chunk)) return;
   int64_t head = s->c->arch.layers + 1;
-  use (s, a->chunk, head, &w, false);
+  use (s, a, head, &w, false);
   if (s->logits_of >= 0) s->logits = head_logits (&s->b, &w, k->x[a->mb % k->slots], s->logits_of);
   else head_loss (&s->b, &w, in, k->x[a->mb % k->slots], NULL, s->tp_rank == 0 ? &s->sh.vars->loss : NULL, false);
-  done (s, a->chunk, head, false);
+  done (s, a, head);
 }
 
 /* Backward of the head into a gradient buffer, or the one that was received. */
@@ -407,9 +410,9 @@ static void *backward_begin (struct step *s, const struct action *a, struct batc
   int64_t head = s->c->arch.layers + 1;
   s->slot_b[at] = ring_take (s, &s->out_b, s->q);
   void *d = s->out_b.mem[s->slot_b[at]];
-  use (s, a->chunk, head, &w, true);
+  use (s, a, head, &w, true);
   head_loss (&s->b, &w, in, k->x[a->mb % k->slots], d, s->tp_rank == 0 ? &s->sh.vars->loss : NULL, true);
-  done (s, a->chunk, head, true);
+  done (s, a, head);
   complete (s, a->chunk, head, last);
   return d;
 }
@@ -423,15 +426,15 @@ static void act_backward (struct step *s, const struct action *a, enum part_of p
   void *d = part & PART_INPUT ? backward_begin (s, a, in, last) : NULL;
   int64_t l0 = MAX (k->first, 1);
   for (int l = k->layers - 1; l >= 0; l--) {
-    use (s, a->chunk, l0 + l, &w, part & PART_WEIGHT);
+    use (s, a, l0 + l, &w, part & PART_WEIGHT);
     layer_backward (&s->b, acts (k, a->mb, l), &w, in, d, layer_mode (s->c, l0 + l), part);
-    done (s, a->chunk, l0 + l, true);
+    done (s, a, l0 + l);
     if (part & PART_WEIGHT) complete (s, a->chunk, l0 + l, last);
   }
   if (has_embed (s, a->chunk) && (part & PART_INPUT)) {
-    use (s, a->chunk, 0, &w, true);
+    use (s, a, 0, &w, true);
     embed_backward (&s->b, &w, in, d);
-    done (s, a->chunk, 0, true);
+    done (s, a, 0);
     complete (s, a->chunk, 0, last);
   }
 }
