@@ -27,28 +27,60 @@ static void make_segments (struct shard *s, const struct shard_place *p)
   xfree (list);
 }
 
-/* How many units of about UNIT's size exist up to and including it: units of a size share slots. */
-static bool same_class (const struct units *us, int a, int b)
+/* Units of about a size share slots and gradient buffers. A class is named by its largest unit, which is at most a quarter larger than any other. */
+static void make_classes (struct shard *s)
 {
-  int64_t x = us->unit[a].n, y = us->unit[b].n;
-  return MAX (x, y) <= MIN (x, y) + MIN (x, y) / 4;
+  const struct unit *u = s->units.unit;
+  for (int i = 0; i < s->units.count; i++) s->u[i].class = -1;
+  for (int done = 0; done < s->units.count;) {
+    int largest = -1;
+    for (int i = 0; i < s->units.count; i++)
+      if (s->u[i].class < 0 && (largest < 0 || u[i].n > u[largest].n)) largest = i;
+    for (int i = 0; i < s->units.count; i++)
+      if (s->u[i].class < 0 && u[i].n + u[i].n / 4 >= u[largest].n) s->u[i].class = largest, done++;
+  }
 }
 
-/* Slots for at most PER units of each size class; fills the arrays through the callback-free pattern: room[] of each. Returns the count. */
-static int make_classes (const struct units *us, int64_t per, int64_t **room)
+/* A class of which a tied head uses two units at once, its own and the embedding's; -1: none. */
+static int class_of_pair (const struct shard *s)
 {
-  int n = 0;
-  *room = xalloc ((size_t) MAX (us->count, 1) * sizeof **room, "slots");
-  for (int i = 0; i < us->count; i++) {
-    int64_t before = 0, largest = us->unit[i].n;
-    for (int j = 0; j < us->count; j++) {
-      if (!same_class (us, i, j)) continue;
-      if (j < i) before++;
-      largest = MAX (largest, us->unit[j].n);
-    }
-    if (before < per) (*room)[n++] = largest;
+  int head = -1, embed = -1;
+  if (!s->c->arch.tied || !units_find (&s->units, s->c->arch.layers + 1, P_NORM, &head)) return -1;
+  units_find (&s->units, 0, P_EMBED, &embed);
+  return head != embed && s->u[head].class == s->u[embed].class ? s->u[head].class : -1;
+}
+
+/* The next slot: of class *CLASS while it has fewer than PER (PAIR: one more in that class) and than its units, else of the next class. Its elements; 0: no more. */
+static int64_t next_room (const struct shard *s, int64_t per, int pair, int *class, int64_t *have)
+{
+  for (; *class < s->units.count; ++*class, *have = 0) {
+    int64_t units = 0;
+    for (int i = 0; i < s->units.count; i++) units += s->u[i].class == *class;
+    if (*have >= MIN (units, per + (*class == pair))) continue;
+    ++*have;
+    return s->units.unit[*class].n;
   }
-  return n;
+  return 0;
+}
+
+static void make_slots (struct shard *s, int64_t per)
+{
+  int class = 0, pair = class_of_pair (s);
+  int64_t have = 0;
+  for (int64_t n; (n = next_room (s, per, pair, &class, &have)); s->slots++) {
+    s->slot = xrealloc (s->slot, (size_t) (s->slots + 1) * sizeof *s->slot, "slots");
+    s->slot[s->slots] = (struct wslot) { .room = n, .class = class, .unit = -1 };
+  }
+}
+
+static void make_gbufs (struct shard *s)
+{
+  int class = 0;
+  int64_t have = 0;
+  for (int64_t n; (n = next_room (s, 2, -1, &class, &have)); s->gbufs++) {
+    s->gbuf = xrealloc (s->gbuf, (size_t) (s->gbufs + 1) * sizeof *s->gbuf, "slots");
+    s->gbuf[s->gbufs] = (struct gbuf) { .room = n, .class = class, .unit = -1 };
+  }
 }
 
 int shard_make (struct shard *s, const struct conf *c, const struct shard_place *p, struct dev *d, struct err *e)
@@ -73,23 +105,13 @@ int shard_make (struct shard *s, const struct conf *c, const struct shard_place 
     s->u[i].seen = xalloc ((size_t) s->units.unit[i].slots, "units");
   }
 
-  bool all = st != FULL_SHARD && st != HYBRID_SHARD;
-  all |= c->sharding.reshard == RESHARD_STEP || c->sharding.reshard == RESHARD_BACKWARD;
+  make_classes (s);
+  s->kept = st != FULL_SHARD && st != HYBRID_SHARD;
+  s->kept |= c->sharding.reshard == RESHARD_STEP || c->sharding.reshard == RESHARD_BACKWARD;
   /* A pipeline uses each unit 2 A times a step; auto keeps it where all of them take a quarter of the memory at most. */
-  all |= c->sharding.reshard == RESHARD_AUTO && p->pp > 1 && p->shards > 1 && s->units.total * dtype_size (s->t) <= d->memory / 4;
-  int64_t *room;
-  if (!s->alias) {
-    s->slots = make_classes (&s->units, all ? INT64_MAX : 1 + c->sharding.prefetch, &room);
-    s->slot = xalloc ((size_t) MAX (s->slots, 1) * sizeof *s->slot, "slots");
-    for (int i = 0; i < s->slots; i++) s->slot[i] = (struct wslot) { .room = room[i], .unit = -1 };
-    xfree (room);
-  }
-  if (!s->whole_grads) {
-    s->gbufs = make_classes (&s->units, 2, &room);
-    s->gbuf = xalloc ((size_t) MAX (s->gbufs, 1) * sizeof *s->gbuf, "slots");
-    for (int i = 0; i < s->gbufs; i++) s->gbuf[i] = (struct gbuf) { .room = room[i], .unit = -1 };
-    xfree (room);
-  }
+  s->kept |= c->sharding.reshard == RESHARD_AUTO && p->pp > 1 && p->shards > 1 && s->units.total * dtype_size (s->t) <= d->memory / 4;
+  if (!s->alias) make_slots (s, s->kept ? INT32_MAX : 1 + c->sharding.prefetch);
+  if (!s->whole_grads) make_gbufs (s);
   make_segments (s, p);
   return 0;
 }
@@ -105,7 +127,7 @@ void shard_layout (struct shard *s, struct arenas *A)
     u->full = s->whole_grads ? arena_tensor (A, MEM_GRAD, un->n, s->gt) : NULL;
     u->grad = u->full ? at_elem (u->full, un->shard * s->units.shard_rank, s->gt) : arena_tensor (A, MEM_GRAD, un->shard, s->gt);
   }
-  for (int i = 0; i < s->slots; i++) s->slot[i].mem = arena_tensor (A, s->slots == s->units.count ? MEM_WEIGHT : MEM_GATHER, s->slot[i].room, s->t);
+  for (int i = 0; i < s->slots; i++) s->slot[i].mem = arena_tensor (A, s->kept ? MEM_WEIGHT : MEM_GATHER, s->slot[i].room, s->t);
   for (int i = 0; i < s->gbufs; i++) s->gbuf[i].mem = arena_tensor (A, MEM_GRAD, s->gbuf[i].room, s->gt);
   s->pack = arena_tensor (A, MEM_COMM, MAX (s->tp_n, s->kv_n), s->gt);
   s->vars = arena_take (A, MEM_WORK, SPACE_DEVICE, sizeof *s->vars);
@@ -198,8 +220,7 @@ static int find_slot (struct shard *s, int unit, int when)
   int best = -1, best_use = when;
   for (int i = 0; i < s->slots; i++) {
     struct wslot *w = &s->slot[i];
-    int64_t n = s->units.unit[unit].n;
-    if (w->pins || w->room < n || w->room > n + n / 4) continue;
+    if (w->pins || w->class != s->u[unit].class) continue;
     int use = w->unit < 0 || !s->u[w->unit].valid ? s->visits + 2 : next_use (s, w->unit, s->at);
     if (use > best_use) best = i, best_use = use;
   }
@@ -271,10 +292,9 @@ void shard_done (struct shard *s, int unit)
 /* A buffer of the pool: the one whose reduction began longest ago (they are taken in turn). */
 static void take_gbuf (struct shard *s, int unit)
 {
-  int64_t n = s->units.unit[unit].n;
   for (int i = 0; i < s->gbufs; i++) {
     struct gbuf *g = &s->gbuf[i];
-    if (g->unit >= 0 || g->room < n || g->room > n + n / 4) continue;
+    if (g->unit >= 0 || g->class != s->u[unit].class) continue;
     s->d->ops->wait (s->d, s->ch->q, g->done);
     g->unit = unit;
     s->u[unit].gbuf = i;
@@ -334,7 +354,7 @@ void shard_reduce (struct shard *s, int unit, bool last)
       int k = u->gbuf;
       used.unit = -1;
       u->gbuf = -1;
-      for (; k + 1 < s->gbufs && s->gbuf[k + 1].room == used.room; k++) {
+      for (; k + 1 < s->gbufs && s->gbuf[k + 1].class == used.class; k++) {
         s->gbuf[k] = s->gbuf[k + 1];
         if (s->gbuf[k].unit >= 0) s->u[s->gbuf[k].unit].gbuf = k;
       }

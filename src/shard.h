@@ -11,20 +11,21 @@
      FULL_SHARD      1 + prefetch     the same
      HYBRID_SHARD    1 + prefetch     the same, then summed over replicas once a step
 
-   sharding.reshard `step` gives FULL_SHARD a slot a unit too, `backward` lets a unit go when its backward is over. In fp32 with a shard group of one the master is the weight. */
+   Slots and buffers are for units of about a size, so these are counts for each such class. sharding.reshard `step` gives FULL_SHARD a slot a unit too, `backward` lets a unit go when its backward is over. In fp32 with a shard group of one the master is the weight. */
 #ifndef SHARD_H
 #define SHARD_H
 #include "chan.h"
 #include "layer.h"
 #include "unit.h"
 
-struct wslot { void *mem; int64_t room; int unit; int pins; bool held; struct event *ready; };   /* held: gathered and not yet seen by the compute queue */
-struct gbuf  { void *mem; int64_t room; int unit; struct event *done; };
+struct wslot { void *mem; int64_t room; int class, unit; int pins; bool held; struct event *ready; };   /* held: gathered and not yet seen by the compute queue */
+struct gbuf  { void *mem; int64_t room; int class, unit; struct event *done; };
 
 struct ushard {               /* my part of a unit */
   float *master, *m, *v;      /* [shard] */
   void  *grad;                /* [shard], type gt; inside full where there is one */
   void  *full;                /* [n], type gt: persistent whole gradient, or NULL (pool) */
+  int    class;               /* units of a class share slots and buffers of its room */
   int    slot, gbuf;          /* where it is now, -1 */
   bool   valid, cast;         /* slot holds today's weights; my place in the slot is up to date */
   int    touched, reduced;    /* this step: backwards done, reductions done */
@@ -43,6 +44,7 @@ struct shard {
   int shards, replicas, replica;
   bool whole_grads;           /* reduced once a step */
   bool alias;                 /* the master is the weight */
+  bool kept;                  /* each unit has a slot: whole weights may stay for the step */
   struct ushard *u;           /* [units.count] */
   struct wslot *slot; int slots;
   struct gbuf *gbuf; int gbufs;
