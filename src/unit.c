@@ -54,7 +54,8 @@ int units_make (struct units *us, const struct conf *c, const struct unit_place 
   us->chunks = p->chunks;
   us->first = xalloc ((size_t) p->chunks * sizeof (int64_t), "units");
   us->last = xalloc ((size_t) p->chunks * sizeof (int64_t), "units");
-  bool split_tie = a->tied && p->pp > 1;   /* then the embedding is a unit of its own on both stages, of the same shape */
+  bool split = p->pp > 1 && c->pipeline.schedule == SCHED_ZBH1;   /* gradients of layers come later than those of embedding and head */
+  bool embed_apart = split || (a->tied && p->pp > 1);             /* the embedding of both stages is a unit of the same shape */
 
   for (int k = 0; k < p->chunks; k++) {
     int64_t v = (int64_t) k * p->pp + p->stage, b = 1;
@@ -63,12 +64,12 @@ int units_make (struct units *us, const struct conf *c, const struct unit_place 
     us->last[k] = b + layers[v] + (v == stages - 1);
     struct unit *u = NULL;
     for (b = us->first[k]; b < us->last[k]; b++) {
-      if (!u) u = new_unit (us, k);
+      if (!u || (split && b == a->layers + 1)) u = new_unit (us, k);
       add_block (u, c, p, b);
-      if (u->n >= close_at || (split_tie && b == 0)) u = NULL;
+      if (u->n >= close_at || (embed_apart && b == 0)) u = NULL;
     }
   }
-  if (split_tie && p->stage == p->pp - 1) {
+  if (a->tied && p->pp > 1 && p->stage == p->pp - 1) {
     struct unit *u = new_unit (us, p->chunks - 1);
     add_slot (u, c, p, 0, P_EMBED, true);
     u->copy = true;

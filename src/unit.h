@@ -2,6 +2,7 @@
 
    A unit is a run of consecutive blocks (one transformer layer by default). Its tp-local parameters lie one after the other in one flat buffer, each at an aligned
    offset (packed ones follow without a gap), the whole padded so that dp_shard equal parts are aligned too. Part r is what shard rank r owns: master, moments, gradient.
+   On a pipeline a tied embedding is a unit of its own, and under zbh1 embedding and head are, whatever sharding.wrap says.
 
    Flat index = element of the unit's buffer [0, n). Shard index = element of my part [0, n / shards). Local index of a parameter = element of its tp-local matrix
    [rows + pad, cols], which stands at part.row0, part.col0 of the global one. */
