@@ -10,16 +10,16 @@ static int virtual_stage (const struct step *s, int chunk) { return chunk * s->p
 static bool has_head (const struct step *s, int chunk) { return virtual_stage (s, chunk) == s->pp * s->chunks - 1; }
 static bool has_embed (const struct step *s, int chunk) { return virtual_stage (s, chunk) == 0; }
 
-/* Micro-batches of CHUNK whose activations live at once: from the first action that writes them (RECV_F or F) to the last that reads them. */
+/* Micro-batches of CHUNK whose activations live at once: from the first action that writes them (RECV_F or F) to the last that reads them (in evaluation F). */
 static int slots_needed (const struct sched *sc, int stage, int chunk, bool split)
 {
-  int first = 0, last = -1, most = 1;   /* [first, last] live */
+  int first = 0, last = -1, most = 1, end = sc->forward_only ? ACT_F : split ? ACT_B_WEIGHT : ACT_B;   /* [first, last] live */
   for (int i = 0; i < sc->count[stage]; i++) {
     const struct action *a = &sc->act[stage][i];
     if (a->chunk != chunk) continue;
     if (a->kind == ACT_F || a->kind == ACT_RECV_F) last = MAX (last, a->mb);
-    if (a->kind == ACT_B || a->kind == (split ? ACT_B_WEIGHT : ACT_B)) first = MAX (first, a->mb + 1);
     most = MAX (most, last - first + 1);
+    if (a->kind == end) first = MAX (first, a->mb + 1);
   }
   return most;
 }
@@ -99,7 +99,7 @@ static int make_chunks (struct step *s)
     c->first = s->sh.units.first[k];
     c->last = s->sh.units.last[k];
     c->layers = (int) (c->last - c->first) - has_embed (s, k) - has_head (s, k);
-    c->slots = MAX (slots_needed (&s->train, s->stage, k, s->split), slots_needed (&s->eval, s->stage, k, false) > 1 ? 2 : 1);
+    c->slots = MAX (slots_needed (&s->train, s->stage, k, s->split), slots_needed (&s->eval, s->stage, k, false));
     c->in = xalloc ((size_t) c->slots * sizeof *c->in, "chunks");
     c->acts = xalloc ((size_t) MAX (1, c->slots * c->layers) * sizeof *c->acts, "chunks");
     c->x = xalloc ((size_t) c->slots * sizeof *c->x, "chunks");
