@@ -1,13 +1,15 @@
 /* The mesh does not change the mathematics: the same model, data and seed on every mesh, sharding, schedule, accumulation and recomputation against one rank.
    One launch runs all cases, each on the first ranks of the world. np: 8
-   Limits (DESIGN.md 6.1): initial weights to the bit; each tensor's gradient after step 1 within 3e-6 relative L2; losses and norms of 20 steps within 1e-5. */
+   Limits (DESIGN.md 6.1): initial weights to the bit; each tensor's gradient after step 1 within 3e-6 relative L2; losses and norms of 20 steps within 1e-5;
+   the first batch's loss in evaluation within 1e-6 of that in training. */
 #include "tap.h"
 #include "tiny_run.h"
 #include <math.h>
 
 enum { STEPS = 20 };
 
-/* Options in words, on top of the common ones; model: which reference it is compared with. */
+/* Options in words, on top of the common ones; model: which reference it is compared with. A leading = asks for the same bits as the case before, a
+   leading ~ allows what gradients rounded to bf16 on the wire bring: 6e-3 a tensor, 1e-3 losses and norms. */
 struct test_case { const char *model; int world; const char *options; };
 
 /* The references: one rank, micro-batches of two. */
@@ -23,7 +25,7 @@ static const struct test_case cases[] = {
 #include "equal_cases.h"
 };
 
-struct outcome { double loss[STEPS], norm[STEPS]; float *init, *grad; int64_t n; };
+struct outcome { double eval, loss[STEPS], norm[STEPS]; float *init, *grad; int64_t n; };
 
 /* All tensors of the model in block order as one array on every rank of the mesh, from what each rank owns. */
 static void collect (struct step *s, struct mesh *m, bool grad, double scale, float **out, int64_t *count)
@@ -62,6 +64,7 @@ static void train (const struct conf *c, MPI_Comm comm, struct outcome *o)
   struct tiny run;
   tiny_open (&run, c, comm);
   collect (&run.s, &run.m, false, 1, &o->init, &o->n);
+  o->eval = tiny_eval (&run, 1);
   for (int64_t t = 1; t <= STEPS; t++) {
     struct step_result r;
     tiny_step (&run, t, &r);
@@ -130,8 +133,8 @@ int main (int argc, char **argv)
     snprintf (text, sizeof text, "%s %s", t->model, t->options);
     if (only && !strstr (text, only)) continue;
     int k = model_index (t->model), ok = 1;
-    bool same = !strncmp (t->options, "=", 1);   /* the same bits as the case before */
-    tiny_options (&c, models[k].options, t->options + same);
+    bool same = t->options[0] == '=', rough = t->options[0] == '~';
+    tiny_options (&c, models[k].options, t->options + (same || rough));
     MPI_Comm comm;
     double t0 = now ();
     MPI_Comm_split (MPI_COMM_WORLD, rank < t->world ? 0 : MPI_UNDEFINED, rank, &comm);
@@ -140,7 +143,7 @@ int main (int argc, char **argv)
     if (rank == 0) {
       int init = !memcmp (o.init, ref[k].init, (size_t) o.n * 4);
       double g = worst_grad (&c, &o, &ref[k], name), l = worst_of (o.loss, ref[k].loss), m = worst_of (o.norm, ref[k].norm);
-      ok = init && g <= 3e-6 && l <= 1e-5 && m <= 1e-5;
+      ok = init && g <= (rough ? 6e-3 : 3e-6) && MAX (l, m) <= (rough ? 1e-3 : 1e-5) && fabs (o.eval - o.loss[0]) <= 1e-6 * o.loss[0];
       printf ("# init %s, gradient %.1e (%s), loss %.1e, norm %.1e, %.1f s\n", init ? "same" : "DIFFERS", g, name, l, m, now () - t0);
       if (same) ok = ok && !memcmp (o.loss, last.loss, sizeof o.loss) && !memcmp (o.norm, last.norm, sizeof o.norm) && !memcmp (o.grad, last.grad, (size_t) o.n * 4);
       free (last.grad);

@@ -118,6 +118,15 @@ static inline void tiny_step (struct tiny *t, int64_t step, struct step_result *
   step_train (&t->s, t->b, opt_lr (t->s.c, step), r);
 }
 
+/* The loss of step STEP's batch under the weights of now. Collective. */
+static inline double tiny_eval (struct tiny *t, int64_t step)
+{
+  struct step_result r;
+  tiny_fill (&t->s, step, t->b);
+  step_eval (&t->s, t->b, &r);
+  return r.loss;
+}
+
 static inline void tiny_close (struct tiny *t)
 {
   dev_release (&t->d, MEM_STAGE, SPACE_PINNED, t->ids, t->bytes);
