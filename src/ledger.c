@@ -24,6 +24,7 @@ struct place {
   int64_t first[64], last[64];
   struct part_unit *unit;
   int units;
+  bool fits;                /* whole weights, in a quarter of the memory */
 };
 
 /* Walks the parameters of a flat unit; what lies within [lo, hi) of norms and KV copies is added up. */
@@ -310,10 +311,11 @@ static int count_gathers (struct place *p, int64_t *gathers, struct err *e)
 {
   enum strategy st = p->c->sharding.strategy;
   enum reshard re = p->c->sharding.reshard;
+  bool keeps = re == RESHARD_AUTO && p->pp > 1 && p->fits;
   struct uses u;
   if (list_uses (p, &u, re == RESHARD_BACKWARD, e)) return -1;
   if (re == RESHARD_BACKWARD) count_until_backward (&u, p->units, gathers);
-  else if (re == RESHARD_STEP || (st != FULL_SHARD && st != HYBRID_SHARD)) for (int i = 0; i < p->units; i++) gathers[i] = 1;
+  else if (re == RESHARD_STEP || keeps || (st != FULL_SHARD && st != HYBRID_SHARD)) for (int i = 0; i < p->units; i++) gathers[i] = 1;
   else count_slots (p, &u, gathers);
   xfree (u.list);
   return 0;
@@ -413,7 +415,7 @@ static void lines_pp (struct ledger *l, const struct place *p)
   add_equal (l, "gradients of activations", GROUP_B_IN, OP_RECV, 2, up, part, w);
 }
 
-int ledger_make (struct ledger *l, const struct conf *c, const struct mesh_shape *s, int rank, int64_t align, struct err *e)
+int ledger_make (struct ledger *l, const struct conf *c, const struct mesh_shape *s, int rank, int64_t memory, int64_t align, struct err *e)
 {
   struct place p;
   *l = (struct ledger) { 0 };
@@ -421,6 +423,7 @@ int ledger_make (struct ledger *l, const struct conf *c, const struct mesh_shape
   for (int i = 0; i < p.units; i++) l->params += p.unit[i].n;
   l->units = p.units;
   l->micro_batches = p.mbs;
+  p.fits = l->params * dtype_size (c->train.dtype) <= memory / 4;
   int rc = lines_shard (l, &p, e);
   lines_replicas (l, &p);
   lines_tp (l, &p);

@@ -23,8 +23,8 @@ struct ledger {
   struct ledger_line line[LEDGER_LINES];   /* none without calls */
 };
 
-/* The ledger of world rank RANK. ALIGN: bytes, of the device (dev_limits). 0, or -1 with the sentence. Local. */
-int ledger_make (struct ledger *l, const struct conf *c, const struct mesh_shape *s, int rank, int64_t align, struct err *e);
+/* The ledger of world rank RANK on a device with MEMORY bytes (struct dev) that aligns to ALIGN bytes (dev_limits). 0, or -1 with the sentence. Local. */
+int ledger_make (struct ledger *l, const struct conf *c, const struct mesh_shape *s, int rank, int64_t memory, int64_t align, struct err *e);
 /* Calls and bytes of a group and kind; op OP_N: of all kinds. */
 struct ledger_line ledger_sum (const struct ledger *l, enum group_kind g, enum op_kind op);
 

@@ -36,6 +36,8 @@
   { 4, "--mesh.dp_shard 2 --mesh.pp 2 --pipeline.schedule zbh1 --train.micro_batch 1 --sharding.wrap model --sharding.reshard backward --model.tied true" },
   { 8, "--mesh.dp_shard 2 --mesh.pp 4 --train.global_batch 16 --train.micro_batch 1 --model.layers 14 --sharding.prefetch 1" },
   { 8, "--mesh.dp_shard 4 --mesh.pp 2 --train.global_batch 16 --train.micro_batch 1 --model.tied true --sharding.reshard backward" },
+  { 4, "--mesh.dp_shard 2 --mesh.pp 2 --train.micro_batch 1 --model.layers 5", 2300000 },   /* auto keeps the last stage's weights, which fit in a quarter of it */
+  { 4, "--mesh.dp_shard 2 --mesh.pp 2 --train.micro_batch 1 --sharding.reshard forward", 1 << 30 },
   /* together */
   { 8, "--mesh.dp_shard 2 --mesh.pp 2 --mesh.tp 2" },
   { 8, "--mesh.dp_shard 2 --mesh.pp 2 --mesh.tp 2 --mesh.order tp-dp-pp --model.tied true --sharding.strategy SHARD_OPT --sharding.reduce_dtype bf16" },

@@ -93,13 +93,13 @@ static int messages_agree (struct step *s, const struct mesh_shape *m, enum grou
   return 0;
 }
 
-static int run_case (const struct conf *c, MPI_Comm comm, int rank)
+static int run_case (const struct conf *c, MPI_Comm comm, int rank, int64_t memory)
 {
   struct tiny t;
   struct ledger l;
   struct err e = { 0 };
   struct step_result r;
-  tiny_open (&t, c, comm);
+  tiny_open (&t, c, comm, memory);
   for (int g = 0; g < GROUP_N; g++)
     if (t.s.ch.c[g].g) memset (&((struct group_head *) t.s.ch.c[g].g)->stat, 0, sizeof (struct group_stat));
   memset (&seen, 0, sizeof seen);
@@ -108,7 +108,7 @@ static int run_case (const struct conf *c, MPI_Comm comm, int rank)
   for (int i = 1; i <= STEPS; i++) tiny_step (&t, i, &r);
   t.d.ops->drain (&t.d);
   seen.on = false;
-  if (ledger_make (&l, c, &t.m.shape, rank, t.d.ops->limits->align, &e)) die ("%s", e.msg);
+  if (ledger_make (&l, c, &t.m.shape, rank, memory, t.d.ops->limits->align, &e)) die ("%s", e.msg);
   int ok = counters_agree (&t.s, &l, rank) && !seen.strays && !seen.wrong_tag;
   for (int g = 0; g < GROUP_N; g++) ok = messages_agree (&t.s, &t.m.shape, g, rank) && ok;
   if (l.params != t.s.sh.units.total) fprintf (stderr, "# rank %d: P %lld, by formula %lld\n", rank, (long long) t.s.sh.units.total, (long long) l.params);
@@ -117,7 +117,7 @@ static int run_case (const struct conf *c, MPI_Comm comm, int rank)
   return ok;
 }
 
-static const struct { int world; const char *options; } cases[] = {
+static const struct { int world; const char *options; int64_t memory; } cases[] = {
 #include "bytes_cases.h"
 };
 
@@ -130,7 +130,7 @@ static void ledger_of (struct ledger *l, int world, const char *options, const c
   struct err e = { 0 };
   tiny_options (&c, options, more);
   tiny_shape (&c, world, &s);
-  if (ledger_make (l, &c, &s, rank, 64, &e)) die ("%s", e.msg);
+  if (ledger_make (l, &c, &s, rank, 0, 64, &e)) die ("%s", e.msg);
 }
 
 /* FULL_SHARD's gathers of equal units (a vocabulary whose matrix is none of a layer's size): 2 A U less what stays at the turns. */
@@ -205,7 +205,7 @@ int main (int argc, char **argv)
     if (only && !strstr (cases[i].options, only)) continue;
     tiny_options (&c, cases[i].options, "");
     MPI_Comm_split (MPI_COMM_WORLD, rank < cases[i].world ? 0 : MPI_UNDEFINED, rank, &comm);
-    if (rank < cases[i].world) ok = run_case (&c, comm, rank);
+    if (rank < cases[i].world) ok = run_case (&c, comm, rank, cases[i].memory);
     tap_ok (ok, "%d ranks: %s", cases[i].world, cases[i].options);
     if (comm != MPI_COMM_NULL) MPI_Comm_free (&comm);
   }

@@ -62,7 +62,7 @@ static void collect (struct step *s, struct mesh *m, bool grad, double scale, fl
 static void train (const struct conf *c, MPI_Comm comm, struct outcome *o)
 {
   struct tiny run;
-  tiny_open (&run, c, comm);
+  tiny_open (&run, c, comm, 0);
   collect (&run.s, &run.m, false, 1, &o->init, &o->n);
   o->eval = tiny_eval (&run, 1);
   for (int64_t t = 1; t <= STEPS; t++) {

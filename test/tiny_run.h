@@ -86,8 +86,8 @@ static inline void tiny_shape (const struct conf *c, int world, struct mesh_shap
 /* A run that stands: initial weights made, no step done. */
 struct tiny { struct mesh m; struct dev d; struct step s; struct host_batch *b; int32_t *ids; int64_t bytes; };
 
-/* Collective over COMM. C stays the caller's until tiny_close. */
-static inline void tiny_open (struct tiny *t, const struct conf *c, MPI_Comm comm)
+/* Collective over COMM. C stays the caller's until tiny_close. MEMORY: bytes of the device, 0 = not known. */
+static inline void tiny_open (struct tiny *t, const struct conf *c, MPI_Comm comm, int64_t memory)
 {
   struct err e = { 0 };
   struct mesh_shape shape;
@@ -98,7 +98,9 @@ static inline void tiny_open (struct tiny *t, const struct conf *c, MPI_Comm com
   if (mesh_open (&t->m, comm, &e) || mesh_split (&t->m, &shape, true, &e)) die ("%s", e.msg);
   struct dev_conf dc = { .local_rank = t->m.local_rank, .local_size = t->m.local_size, .threads = 1, .comm_delay_ms = c->debug.comm_delay_ms,
     .comm_chunk = c->debug.comm_chunk, .sync_send = c->debug.sync_send };
-  if (dev_open (&t->d, "cpu", &dc, &e) || step_plan (&t->s, c, &t->m, &t->d, &e)) die ("%s", e.msg);
+  if (dev_open (&t->d, "cpu", &dc, &e)) die ("%s", e.msg);
+  t->d.memory = memory;
+  if (step_plan (&t->s, c, &t->m, &t->d, &e)) die ("%s", e.msg);
   step_start (&t->s, &t->m);
   shard_init (&t->s.sh);
   int64_t n = t->s.b.g.n;
