@@ -1,7 +1,6 @@
 #include "ckpt_int.h"
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 void index_free (struct index *x)
 {
