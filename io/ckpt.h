@@ -48,7 +48,7 @@ void ckpt_prune (const char *run_dir, int64_t keep);
 
 /* One process. Format, index, sizes, every checksum, and each element exactly once. */
 int ckpt_verify (const char *path, struct err *e);
-int verify_main (int argc, char **argv);   /* `pretrain verify CHECKPOINT...`: argv without the command's name; returns the exit code */
+int verify_main (int argc, char **argv);   /* `pretrain verify CHECKPOINT...`: argv[0] is the command's name; returns the exit code */
 
 /* One process. What the file says about itself; config and mesh are xalloc'd. */
 struct ckpt_head { int64_t step, tokens; double updates; char *config, *mesh; int ranks; };

@@ -80,12 +80,12 @@ int verify_main (int argc, char **argv)
   static const char usage[] = "usage: pretrain verify CHECKPOINT...\n"
                               "  Checks format, index, sizes and all checksums. Exit code: 0 good, 2 no checkpoint of this program, 4 damaged.\n";
   int code = EXIT_DONE;
-  bool help = argc > 0 && !strcmp (argv[0], "--help");
-  if (argc < 1 || help) {
+  bool help = argc > 1 && !strcmp (argv[1], "--help");
+  if (argc < 2 || help) {
     fputs (usage, help ? stdout : stderr);
     return help ? EXIT_DONE : EXIT_USER;
   }
-  for (int i = 0; i < argc; i++) {
+  for (int i = 1; i < argc; i++) {
     int one = verify_one (argv[i]);
     code = MAX (code, one);
   }

@@ -603,7 +603,7 @@ static int save_some (int argc, char **argv)
 
 int main (int argc, char **argv)
 {
-  if (argc > 2 && !strcmp (argv[1], "--verify")) return verify_main (argc - 2, argv + 2);
+  if (argc > 2 && !strcmp (argv[1], "--verify")) return verify_main (argc - 1, argv + 1);
   MPI_Init (&argc, &argv);
   MPI_Comm_rank (MPI_COMM_WORLD, &rank);
   MPI_Comm_size (MPI_COMM_WORLD, &size);
