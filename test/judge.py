@@ -53,7 +53,10 @@ def table(rows):
 
 
 def apart(ours, theirs, step, key):
-    return ref.apart(ours[key], theirs[step][key]) if step in theirs else np.inf
+    a, b = ours[key], theirs[step][key] if step in theirs else np.inf
+    if not np.isfinite(a) and step in theirs:   # what is not a number is null in JSON
+        return 0.0 if b is None and theirs[step]["skipped"] else np.inf
+    return ref.apart(a, b) if b is not None else np.inf
 
 
 def whole(name, c, trainer, dumped, metrics):

@@ -31,6 +31,8 @@ mask 1 --data.train mask.h5 --data.document_mask true
 mask-dp4 4 --data.train mask.h5 --train.micro_batch 1 --train.global_batch 8 --sharding.strategy SHARD_GRAD_OP --optimizer.eps 1e-6
 mask-odd-tp2-dp2 4 --data.train mask.h5 --model.vocab 263 --model.heads 6 --model.head_dim 10 --mesh.tp 2 --mesh.dp_replicate 2 --mesh.dp_shard 1 --sharding.strategy HYBRID_SHARD --train.loss_chunk 40
 accumulation 1 --train.micro_batch 1 --train.global_batch 12 --recompute.mode full --schedule.warmup 0
+epochs-dp2 2 --data.valid_fraction 0.9 --train.micro_batch 1 --optimizer.beta2 0.999
+skip-dp2-tp2 4 --mesh.tp 2 --train.micro_batch 1 --debug.nan_rank 2 --debug.nan_step 5
 accumulation-dp2-pp2 4 --mesh.dp_shard 2 --mesh.pp 2 --train.micro_batch 1 --train.global_batch 12 --recompute.mode selective
 X
 }
