@@ -197,27 +197,36 @@ static void work_scatter (struct run *r)
 
 /* ---- all-reduce: small ones are sent whole and added up by each; others are a reduce-scatter and an all-gather of equal pieces, the last of which are padded ---- */
 
+/* With a wire type of its own (t != it) everything is rounded once before it leaves, the own share too: all ranks then add up the same numbers. */
+static bool rounds (const struct run *r) { return r->c.it != r->c.t; }
+
 static bool post_small (struct run *r)
 {
   if (!next_round (r)) return false;
+  const void *own = in_at (r, r->at, r->c.it);
+  if (rounds (r)) {
+    cpu_cast (slot (r, size_of (r) - 1), r->c.t, own, r->c.it, r->len);
+    own = slot (r, size_of (r) - 1);
+  }
   for (int i = 1; i < size_of (r); i++) recv_from (r, other (r, i), slot (r, i - 1), r->len * r->size);
-  for (int i = 1; i < size_of (r); i++) send_to (r, other (r, i), in_at (r, r->at, r->c.t), r->len * r->size);
+  for (int i = 1; i < size_of (r); i++) send_to (r, other (r, i), own, r->len * r->size);
   return true;
 }
 
 static void work_small (struct run *r)
 {
-  add_up (r, in_at (r, r->at, r->c.t), r->c.t, out_at (r, r->at, r->c.t), r->c.t, r->len);
+  const void *own = rounds (r) ? slot (r, size_of (r) - 1) : in_at (r, r->at, r->c.t);
+  add_up (r, own, r->c.t, out_at (r, r->at, r->c.ot), r->c.ot, r->len);
   r->at += r->len;
 }
 
 /* Elements of this round that piece P really has; the rest of its len is padding, which travels as a message of its own. */
 static int64_t real (const struct run *r, int p) { return clamp (r->c.count - p * r->piece - r->at, r->len); }
 
-static void send_part (struct run *r, int to, int p, const void *buf)
+static void send_part (struct run *r, int to, int p, const void *from)
 {
   int64_t n = real (r, p);
-  send_to (r, to, at_elem (buf, p * r->piece + r->at, r->c.t), n * r->size);
+  send_to (r, to, from, n * r->size);
   send_to (r, to, r->c.g->pad, (r->len - n) * r->size);
 }
 
@@ -228,25 +237,49 @@ static void recv_part (struct run *r, int from, int p, void *to)
   recv_from (r, from, r->c.g->pad + 8 * size_of (r), (r->len - n) * r->size);
 }
 
+/* Piece P of this round as it leaves: where it lies, or rounded for the wire in slot S. */
+static const void *leaving (struct run *r, int p, int s)
+{
+  const void *x = in_at (r, p * r->piece + r->at, r->c.it);
+  if (!rounds (r)) return x;
+  cpu_cast (slot (r, s), r->c.t, x, r->c.it, real (r, p));
+  return slot (r, s);
+}
+
+/* My piece's sum, of the wire's type: in its place in out, or in the last slot. */
+static void *summed (struct run *r)
+{
+  return rounds (r) ? slot (r, 2 * size_of (r) - 2) : out_at (r, me_of (r) * r->piece + r->at, r->c.t);
+}
+
 static bool post_reduce (struct run *r)
 {
   int n = size_of (r), me = me_of (r);
   if (r->phase == 0) {
     if (!next_round (r)) return false;
     for (int i = 1; i < n; i++) recv_part (r, other (r, i), me, slot (r, i - 1));
-    for (int i = 1; i < n; i++) send_part (r, other (r, i), other (r, i), r->c.in);
+    for (int i = 1; i < n; i++) send_part (r, other (r, i), other (r, i), leaving (r, other (r, i), n - 2 + i));
   } else {
-    for (int i = 1; i < n; i++) recv_part (r, other (r, i), other (r, i), out_at (r, other (r, i) * r->piece + r->at, r->c.t));
-    for (int i = 1; i < n; i++) send_part (r, other (r, i), me, r->c.out);
+    for (int i = 1; i < n; i++) {
+      int p = other (r, i);
+      recv_part (r, p, p, rounds (r) ? (void *) slot (r, i - 1) : out_at (r, p * r->piece + r->at, r->c.t));
+    }
+    for (int i = 1; i < n; i++) send_part (r, other (r, i), me, summed (r));
   }
   return true;
 }
 
 static void work_reduce (struct run *r)
 {
-  int64_t from = me_of (r) * r->piece + r->at;
-  if (r->phase == 0) add_up (r, in_at (r, from, r->c.t), r->c.t, out_at (r, from, r->c.t), r->c.t, real (r, me_of (r)));
-  else r->at += r->len;
+  int n = size_of (r), me = me_of (r);
+  if (r->phase == 0) add_up (r, in_at (r, me * r->piece + r->at, r->c.it), r->c.it, summed (r), r->c.t, real (r, me));
+  else {
+    for (int i = 0; rounds (r) && i < n; i++) {
+      int p = i ? other (r, i) : me;
+      cpu_cast (out_at (r, p * r->piece + r->at, r->c.ot), r->c.ot, i ? (void *) slot (r, i - 1) : summed (r), r->c.t, real (r, p));
+    }
+    r->at += r->len;
+  }
   r->phase = !r->phase;
 }
 
@@ -270,7 +303,7 @@ static int slots (const struct run *r)
 {
   int others = size_of (r) - 1;
   if (r->kind == OP_REDUCE_SCATTER) return r->c.it == r->c.t ? others : 2 * others;
-  return r->kind == OP_ALL_REDUCE ? others : 0;
+  return r->kind == OP_ALL_REDUCE ? (rounds (r) ? 2 * others + 1 : others) : 0;
 }
 
 /* Elements that any rank has for any other: all have the same number of rounds with those that they share a message with. */
@@ -307,6 +340,7 @@ void run_begin (struct run *r, const struct op *o, struct dev *d)
   if (r->kind == OP_ALL_REDUCE) {
     if (!r->c.in) r->c.in = r->c.out;
     r->c.beta = 0;
+    r->c.ot = r->c.it;   /* one buffer type */
     if (r->c.count * r->size <= SMALL_BYTES || size_of (r) == 1) r->way = REDUCE_SMALL;
   }
   r->piece = piece_of (r);

@@ -98,7 +98,8 @@ struct op_adamw { int64_t n; float *master, *m, *v; const void *grad; void *weig
    REDUCE_SCATTER  (where beta is 1 `in` may be used as scratch)
                    out [count] (type ot) = beta * out + sum over ranks of piece `rank` of their in [n * count]. in may have type it != t: it is rounded to t for the wire.
                    Sums in fp32 in rank order, rounded once. out may alias no part of in but the own piece, unless beta = 1.
-   ALL_REDUCE      out = sum or max over ranks, in rank order; in NULL = in place. F32, BF16 or F64.
+   ALL_REDUCE      out = sum or max over ranks, in rank order; in NULL = in place. F32, BF16 or F64. in and out have type it; where that is not t every share is rounded to t
+                   for the wire, and so is the sum where it travels too (all but small ones): all ranks hold the same.
    BROADCAST       from root, in place in out.
    SEND, RECV      to / from the other rank of a group of two; matched in order. RECV writes out, SEND reads in.
    ALL_TO_ALL      n pieces; with counts: send_count[n], recv_count[n] (host arrays, elements, alive until done), pieces packed in rank order. */

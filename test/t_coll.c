@@ -84,18 +84,20 @@ static bool scatter_case (struct bed *b, enum dtype it, enum dtype t, enum dtype
   return good;
 }
 
-static bool reduce_case (struct bed *b, enum dtype t, int64_t count, bool max, bool in_place)
+/* it: the buffers' type; shares, and the sums of large ones, are rounded to t on the wire. */
+static bool reduce_case (struct bed *b, enum dtype it, enum dtype t, int64_t count, bool max, bool in_place)
 {
   char *in = cpu_at (b->buf[in_place ? 1 : 0]), *out = cpu_at (b->buf[1]), want[16];
-  for (int64_t i = 0; i < count; i++) put (in, t, i, fine (b->me, i));
-  put (out, t, count, 77);
-  bool good = run_one (b, OP_ALL_REDUCE, (struct op_coll) { .in = in_place ? NULL : b->buf[0], .out = b->buf[1], .count = count, .t = t, .max = max });
+  for (int64_t i = 0; i < count; i++) put (in, it, i, fine (b->me, i));
+  put (out, it, count, 77);
+  bool good = run_one (b, OP_ALL_REDUCE, (struct op_coll) { .in = in_place ? NULL : b->buf[0], .out = b->buf[1], .count = count, .t = t, .it = it, .max = max });
   for (int64_t i = 0; i < count; i++) {
-    put (want, t, 0, sum_of (b->n, i, t, t, max));
-    good &= !memcmp (want, at_elem (out, i, t), (size_t) dtype_size (t));
+    double sum = sum_of (b->n, i, it, t, max);
+    put (want, it, 0, count * dtype_size (t) <= 1024 || b->n == 1 ? sum : as_wire (sum, t));
+    good &= !memcmp (want, at_elem (out, i, it), (size_t) dtype_size (it));
   }
-  put (want, t, 0, 77);   /* nothing beyond the end was written */
-  return good && !memcmp (want, at_elem (out, count, t), (size_t) dtype_size (t));
+  put (want, it, 0, 77);   /* nothing beyond the end was written */
+  return good && !memcmp (want, at_elem (out, count, it), (size_t) dtype_size (it));
 }
 
 /* The bytes of a broadcast are a mean over the ranks: only their sum can be held against MPI. */
@@ -146,15 +148,15 @@ static const int64_t counts[] = { 1, 7, 100, 1023, 4097 };
 
 static void all_kinds (struct bed *b, const char *how)
 {
-  bool gather = true, scatter = true, mixed = true, reduce = true, max = true, cast = true, to_all = true;
+  bool gather = true, scatter = true, mixed = true, reduce = true, max = true, cast = true, to_all = true, wire = true;
   for (int i = 0; i < LEN (types); i++)
     for (int j = 0; j < LEN (counts); j++) {
       enum dtype t = types[i];
       int64_t n = counts[j];
       gather &= gather_case (b, t, n, false) & gather_case (b, t, n, true);
       scatter &= scatter_case (b, t, t, t, n, false, false) & scatter_case (b, t, t, t, n, true, false) & scatter_case (b, t, t, t, n, false, true);
-      reduce &= reduce_case (b, t, n, false, false) & reduce_case (b, t, n, false, true);
-      max &= reduce_case (b, t, n, true, false) & reduce_case (b, t, n, true, true);
+      reduce &= reduce_case (b, t, t, n, false, false) & reduce_case (b, t, t, n, false, true);
+      max &= reduce_case (b, t, t, n, true, false) & reduce_case (b, t, t, n, true, true);
       cast &= broadcast_case (b, t, n, (int) n % b->n);
       to_all &= to_all_case (b, t, n, false) & to_all_case (b, t, n, true);
     }
@@ -163,6 +165,10 @@ static void all_kinds (struct bed *b, const char *how)
       enum dtype it = m & 1 ? DT_F32 : DT_BF16, t = m & 2 ? DT_F32 : DT_BF16, ot = m & 4 ? DT_F32 : DT_BF16;
       mixed &= scatter_case (b, it, t, ot, counts[j], false, false) & scatter_case (b, it, t, ot, counts[j], true, false);
     }
+  for (int j = 0; j < LEN (counts); j++)
+    wire &= reduce_case (b, DT_F32, DT_BF16, counts[j], false, false) & reduce_case (b, DT_F32, DT_BF16, counts[j], false, true)
+            & reduce_case (b, DT_BF16, DT_F32, counts[j], false, false) & reduce_case (b, DT_F32, DT_BF16, counts[j], true, true);
+  tap_ok (wire, "%s: all-reduce with another type on the wire", how);
   tap_ok (gather, "%s: all-gather", how);
   tap_ok (scatter, "%s: reduce-scatter", how);
   tap_ok (mixed, "%s: reduce-scatter with other types in, on the wire and out", how);
