@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
 #include "dev_cpu.h"
 
@@ -17,8 +18,10 @@ enum { TOKENS = 4096, SEQ = 512, DIM = 768, HEADS = 12, HEAD = 64, FFN = 2048, V
 static void *room (int64_t n, enum dtype t, double scale)
 {
   static uint64_t seed = 1;
-  void *p = aligned_alloc (4096, (size_t) round_up (n * dtype_size (t), 4096));
+  size_t bytes = (size_t) round_up (n * dtype_size (t), 2 << 20);
+  void *p = aligned_alloc (2 << 20, bytes);
   must (p, "out of memory");
+  madvise (p, bytes, MADV_HUGEPAGE);   /* as the device's arenas are */
   for (int64_t i = 0; i < n; i++) {
     seed = seed * 6364136223846793005u + 1442695040888963407u;
     float x = (float) (scale * (double) (int64_t) seed * 0x1p-63);

@@ -17,6 +17,7 @@ void att_see (struct att_seen *s, const struct op_attn *o, int64_t b, int64_t i0
 {
   memset (s, 0, sizeof *s);
   s->first = o->sk;
+  s->cols = att_pad (n);
   for (int64_t c = 0; c < n; c++) {
     int64_t pos = o->q0 + i0 + c, first = o->doc ? o->doc[b * o->sq + i0 + c] : 0;
     if (o->window) first = MAX (first, pos - o->window + 1);
@@ -31,11 +32,11 @@ void att_see (struct att_seen *s, const struct op_attn *o, int64_t b, int64_t i0
 
 bool att_tile_full (const struct att_seen *s, int64_t j0, int64_t *c0)
 {
-  int c = 0;
+  int64_t c = 0;
   bool full = true;
-  while (c < ATT_Q && !(s->hi[c] > j0 && s->lo[c] < j0 + ATT_K)) c++;
+  while (c < s->cols && !(s->hi[c] > j0 && s->lo[c] < j0 + ATT_K)) c++;
   *c0 = c / VL * VL;
-  for (c = (int) *c0; c < ATT_Q; c++) full &= s->lo[c] <= j0 && s->hi[c] >= j0 + ATT_K;
+  for (c = *c0; c < s->cols; c++) full &= s->lo[c] <= j0 && s->hi[c] >= j0 + ATT_K;
   return full;
 }
 
@@ -52,7 +53,7 @@ struct work {   /* of a thread; F32 */
 /* Scores of keys that a query does not see become -inf. */
 static void hide (struct work *w, int64_t j0, int64_t c0)
 {
-  for (int64_t c = c0; c < ATT_Q; c += VL) {
+  for (int64_t c = c0; c < w->seen.cols; c += VL) {
     vi lo, hi;
     memcpy (&lo, w->seen.lo + c, sizeof lo);
     memcpy (&hi, w->seen.hi + c, sizeof hi);
@@ -94,13 +95,13 @@ static void tile (struct work *w, const struct op_attn *o, int64_t b, int64_t kv
 {
   int64_t c0, d = att_pad (o->head_dim), n = MIN ((int64_t) ATT_K, o->sk - j0), at = (b * o->sk + j0) * o->kv_stride + kv * o->head_dim;
   bool full = att_tile_full (&w->seen, j0, &c0);
-  if (c0 == ATT_Q) return;
+  if (c0 == w->seen.cols) return;
   tile_load (w->k, d, at_elem (o->k, at, o->t), o->kv_stride, n, o->head_dim, ATT_K, d, o->t, 1);
   tile_load (w->v, d, at_elem (o->v, at, o->t), o->kv_stride, n, o->head_dim, ATT_K, d, o->t, 1);
-  tile_gemm (ATT_K, ATT_Q - c0, o->head_dim, w->k, d, 1, w->qt + c0, ATT_Q, w->s + c0, ATT_Q, false);
+  tile_gemm (ATT_K, w->seen.cols - c0, o->head_dim, w->k, d, 1, w->qt + c0, ATT_Q, w->s + c0, ATT_Q, false);
   if (!full) hide (w, j0, c0);
-  for (int64_t c = c0; c < ATT_Q; c += VL) rescale (w, c, soften (w, c), d);
-  tile_gemm (d, ATT_Q - c0, ATT_K, w->v, 1, d, w->s + c0, ATT_Q, w->out + c0, ATT_Q, true);
+  for (int64_t c = c0; c < w->seen.cols; c += VL) rescale (w, c, soften (w, c), d);
+  tile_gemm (d, w->seen.cols - c0, ATT_K, w->v, 1, d, w->s + c0, ATT_Q, w->out + c0, ATT_Q, true);
 }
 
 /* Before the first tile: nothing, or (merge) the part that o and lse hold, whose sum counts as 1 at max = lse. */
@@ -108,8 +109,8 @@ static void begin (struct work *w, const struct op_attn *o, const float *lse, co
 {
   int64_t d = att_pad (o->head_dim);
   memset (w->out, 0, (size_t) (d * ATT_Q) * sizeof (float));
-  if (o->merge) tile_load_t (w->out, ATT_Q, out, o->o_stride, n, o->head_dim, ATT_Q, d, o->t, 1);
-  for (int64_t c = 0; c < ATT_Q; c += VL) {
+  if (o->merge) tile_load_t (w->out, ATT_Q, out, o->o_stride, n, o->head_dim, att_pad (n), d, o->t, 1);
+  for (int64_t c = 0; c < w->seen.cols; c += VL) {
     w->max[c / VL] = o->merge ? v_ldn (lse, c, MAX (n, c), DT_F32, -INFINITY) : v_set (-INFINITY);
     w->sum[c / VL] = v_sel (w->max[c / VL] > -INFINITY, v_set (1), v_set (0));
   }
@@ -117,7 +118,7 @@ static void begin (struct work *w, const struct op_attn *o, const float *lse, co
 
 static void end (struct work *w, const struct op_attn *o, float *lse, void *out, int64_t n)
 {
-  for (int64_t c = 0; c < ATT_Q; c += VL) {
+  for (int64_t c = 0; c < w->seen.cols; c += VL) {
     vf sum = w->sum[c / VL], inv = v_sel (sum > 0.f, 1.f / sum, v_set (0));
     rescale (w, c, v_sel (sum == sum, inv, sum), att_pad (o->head_dim));   /* NaN stays NaN */
     for (int i = 0; i < MIN (VL, n - c); i++) lse[c + i] = sum[i] == 0 ? -INFINITY : w->max[c / VL][i] + logf (sum[i]);
@@ -131,11 +132,11 @@ static void fwd_part (const void *arg, int64_t lo, int64_t hi)
   const struct op_attn *o = &f->o;
   struct work *w = cpu_scratch (omp_get_thread_num (), sizeof *w);
   for (int64_t x = lo; x < hi; x++) {
-    int64_t h = x % o->heads, i0 = x / o->heads % f->blocks * ATT_Q, b = x / o->heads / f->blocks;
+    int64_t i0 = x % f->blocks * ATT_Q, h = x / f->blocks % o->heads, b = x / f->blocks / o->heads;   /* a head's blocks in a row: K and V stay in cache */
     int64_t n = MIN ((int64_t) ATT_Q, o->sq - i0), d = att_pad (o->head_dim);
     void *out = at_elem (o->o, (b * o->sq + i0) * o->o_stride + h * o->head_dim, o->t);
     float *lse = o->lse + (b * o->heads + h) * o->sq + i0;
-    tile_load_t (w->qt, ATT_Q, at_elem (o->q, (b * o->sq + i0) * o->q_stride + h * o->head_dim, o->t), o->q_stride, n, o->head_dim, ATT_Q, d, o->t, 1 / sqrtf ((float) o->head_dim));
+    tile_load_t (w->qt, ATT_Q, at_elem (o->q, (b * o->sq + i0) * o->q_stride + h * o->head_dim, o->t), o->q_stride, n, o->head_dim, att_pad (n), d, o->t, 1 / sqrtf ((float) o->head_dim));
     att_see (&w->seen, o, b, i0, n);
     begin (w, o, lse, out, n);
     for (int64_t j0 = w->seen.first / ATT_K * ATT_K; j0 < w->seen.end; j0 += ATT_K) tile (w, o, b, h * o->kv_heads / o->heads, j0);

@@ -19,7 +19,7 @@ struct work {
 /* p = exp (scores - lse), 0 where not seen; ds = p (dp - delta) scale. */
 static void grade (struct work *w, int64_t j0, int64_t c0, bool full, float scale)
 {
-  for (int64_t c = c0; c < ATT_Q; c += VL) {
+  for (int64_t c = c0; c < w->seen.cols; c += VL) {
     vf lse = v_ld (w->lse, c, DT_F32), delta = v_ld (w->delta, c, DT_F32);
     vi lo, hi;
     memcpy (&lo, w->seen.lo + c, sizeof lo);
@@ -37,16 +37,16 @@ static void grade (struct work *w, int64_t j0, int64_t c0, bool full, float scal
 
 static void tile (struct work *w, const struct bwd *a, int64_t j0)
 {
-  int64_t c0, d = a->d, n = a->keys * d, dim = a->o.f.head_dim;
+  int64_t c0, d = a->d, n = a->keys * d, dim = a->o.f.head_dim, cols = w->seen.cols;
   float *k = w->rows + j0 * d, *v = k + n, *dk = v + n, *dv = dk + n;
   bool full = att_tile_full (&w->seen, j0, &c0);
-  if (c0 == ATT_Q) return;
-  tile_gemm (ATT_K, ATT_Q - c0, dim, k, d, 1, w->qt + c0, ATT_Q, w->p + c0, ATT_Q, false);
-  tile_gemm (ATT_K, ATT_Q - c0, dim, v, d, 1, w->gt + c0, ATT_Q, w->ds + c0, ATT_Q, false);
+  if (c0 == cols) return;
+  tile_gemm (ATT_K, cols - c0, dim, k, d, 1, w->qt + c0, ATT_Q, w->p + c0, ATT_Q, false);
+  tile_gemm (ATT_K, cols - c0, dim, v, d, 1, w->gt + c0, ATT_Q, w->ds + c0, ATT_Q, false);
   grade (w, j0, c0, full, a->scale);
-  tile_gemm (ATT_K, d, ATT_Q - c0, w->p + c0, ATT_Q, 1, w->g + c0 * d, d, dv, d, true);
-  tile_gemm (ATT_K, d, ATT_Q - c0, w->ds + c0, ATT_Q, 1, w->q + c0 * d, d, dk, d, true);
-  tile_gemm (d, ATT_Q - c0, ATT_K, k, 1, d, w->ds + c0, ATT_Q, w->dqt + c0, ATT_Q, true);
+  tile_gemm (ATT_K, d, cols - c0, w->p + c0, ATT_Q, 1, w->g + c0 * d, d, dv, d, true);
+  tile_gemm (ATT_K, d, cols - c0, w->ds + c0, ATT_Q, 1, w->q + c0 * d, d, dk, d, true);
+  tile_gemm (d, cols - c0, ATT_K, k, 1, d, w->ds + c0, ATT_Q, w->dqt + c0, ATT_Q, true);
 }
 
 /* Block i0 of queries of head h. */
@@ -56,10 +56,10 @@ static void block (struct work *w, const struct bwd *a, int64_t b, int64_t h, in
   int64_t n = MIN ((int64_t) ATT_Q, o->sq - i0), d = a->d, at = (b * o->heads + h) * o->sq + i0, dim = o->head_dim;
   const void *q = at_elem (o->q, (b * o->sq + i0) * o->q_stride + h * dim, o->t), *g = at_elem (a->o.d_o, (b * o->sq + i0) * o->o_stride + h * dim, o->t);
   att_see (&w->seen, o, b, i0, n);
-  tile_load (w->q, d, q, o->q_stride, n, dim, ATT_Q, d, o->t, 1);
-  tile_load (w->g, d, g, o->o_stride, n, dim, ATT_Q, d, o->t, 1);
-  tile_load_t (w->qt, ATT_Q, q, o->q_stride, n, dim, ATT_Q, d, o->t, a->scale);
-  tile_load_t (w->gt, ATT_Q, g, o->o_stride, n, dim, ATT_Q, d, o->t, 1);
+  tile_load (w->q, d, q, o->q_stride, n, dim, w->seen.cols, d, o->t, 1);
+  tile_load (w->g, d, g, o->o_stride, n, dim, w->seen.cols, d, o->t, 1);
+  tile_load_t (w->qt, ATT_Q, q, o->q_stride, n, dim, w->seen.cols, d, o->t, a->scale);
+  tile_load_t (w->gt, ATT_Q, g, o->o_stride, n, dim, w->seen.cols, d, o->t, 1);
   memset (w->dqt, 0, (size_t) (d * ATT_Q) * sizeof (float));
   for (int c = 0; c < ATT_Q; c++) {
     w->lse[c] = c < n && w->seen.hi[c] ? o->lse[at + c] : INFINITY;   /* a query that sees nothing: p = 0 */

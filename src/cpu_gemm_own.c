@@ -6,14 +6,14 @@
 #include "cpu_tile.h"
 
 /* C goes in blocks of BM x BN; for each, k goes in steps of about BK. In a step A's block is copied (rows of k, or k rows as it is stored), B's into
-   panels of TILE_N columns; BF16 is widened on the way. Parts of C that are not F32 gather in F32. k is cut by its own length alone, so
+   panels of TILE_N columns (and kept for all rows of C unless k is above KEPT); BF16 is widened on the way. Parts of C that are not F32 gather in F32. k is cut by its own length alone, so
    that an element's bits depend on nothing but k. */
-enum { BM = 768, BN = 960, BK = 384, PART_M = 48 };
+enum { BM = 768, BN = 960, BK = 384, PART_M = 48, KEPT = 2112 };
 
 struct gemm_block {
   const struct op_gemm *g;
   int64_t i, j, m, n, p, k;         /* of C and of k now */
-  int64_t rows, cols, lda;          /* padded; of the copy of A */
+  int64_t lda, skip;                /* of the copy of A; panels of B that are there already */
   float *a, *b, *c;                 /* copies; c: where the block gathers, ldc apart */
   int64_t ldc;
   bool add;
@@ -33,7 +33,7 @@ static void start (void)
 {
   if (room.a) return;
   room.a = map ((BM + TILE_M) * (BK + VL));
-  room.b = map ((BN + TILE_N) * BK);
+  room.b = map (BN * (KEPT + BK));
   room.c = map ((BM + TILE_M) * (BN + TILE_N));
 }
 
@@ -42,7 +42,7 @@ static void pack_b (const struct gemm_block *x, int64_t panel)
 {
   const struct op_gemm *g = x->g;
   int64_t c = panel * TILE_N, n = MIN ((int64_t) TILE_N, x->n - c), j = x->j + c;
-  float *dst = x->b + c * BK;
+  float *dst = x->b + c * round_up (x->k, VL);
   if (!g->tb) tile_load (dst, TILE_N, at_elem (g->b, x->p * g->ldb + j, g->ab), g->ldb, x->k, n, x->k, TILE_N, g->ab, 1);
   else tile_load_t (dst, TILE_N, at_elem (g->b, j * g->ldb + x->p, g->ab), g->ldb, n, x->k, TILE_N, round_up (x->k, VL), g->ab, 1);
 }
@@ -59,7 +59,7 @@ static void pack (const void *arg, int64_t lo, int64_t hi)
 {
   const struct gemm_block *x = arg;
   int64_t panels = ceil_div (x->n, TILE_N);
-  for (int64_t t = lo; t < hi; t++)
+  for (int64_t t = lo + x->skip; t < hi + x->skip; t++)
     if (t < panels) pack_b (x, t);
     else pack_a (x, t - panels);
 }
@@ -71,7 +71,7 @@ static void multiply_part (const struct gemm_block *x, int64_t part, int64_t pan
   bool ta = x->g->ta, edge = x->c != room.c && (m != mp || n != np);
   float buffer[PART_M * TILE_N] __attribute__ ((aligned (64))), *out = x->c + r * x->ldc + c;
   const float *a = ta ? x->a + r * BK : x->a + r * x->lda;
-  tile_gemm (mp, np, x->k, a, ta ? 1 : x->lda, ta ? PART_M : 1, x->b + c * BK, TILE_N, edge ? buffer : out, edge ? TILE_N : x->ldc, x->add && !edge);
+  tile_gemm (mp, np, x->k, a, ta ? 1 : x->lda, ta ? PART_M : 1, x->b + c * round_up (x->k, VL), TILE_N, edge ? buffer : out, edge ? TILE_N : x->ldc, x->add && !edge);
   if (edge) tile_store (out, x->ldc, buffer, TILE_N, m, n, DT_F32, x->add);
 }
 
@@ -112,7 +112,9 @@ static void block (struct gemm_block *x)
   for (x->p = 0; x->p < MAX (g->k, 1); x->p += step) {
     x->k = MIN (step, g->k - x->p);
     x->add = x->p > 0 || (direct && g->beta != 0);
-    cpu_for (panels + parts, (double) (x->k * TILE_N) * 0.4, pack, x);
+    x->b = room.b + (g->k <= KEPT ? BN * x->p : 0);
+    x->skip = g->k <= KEPT && x->i > 0 ? panels : 0;
+    cpu_for (panels + parts - x->skip, (double) (x->k * TILE_N) * 0.4, pack, x);
     cpu_for (parts * panels, (double) (x->k * PART_M * TILE_N) * 0.012, multiply, x);
   }
   if (!direct || g->bias) cpu_for (x->m, (double) x->n * 0.5, finish, x);
@@ -123,7 +125,6 @@ void gemm_own (const struct op_gemm *g)
   struct gemm_block x = { .g = g, .lda = BK + VL };
   start ();
   x.a = room.a;
-  x.b = room.b;
   for (x.j = 0; x.j < g->n; x.j += BN)
     for (x.i = 0; x.i < g->m; x.i += BM) {
       x.m = MIN ((int64_t) BM, g->m - x.i);

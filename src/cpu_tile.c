@@ -5,6 +5,10 @@
 INLINE void kernel (int V, int64_t k, const float *a, int64_t rs, int64_t cs, const float *b, int64_t ldb, float *c, int64_t ldc, bool add)
 {
   vf s[TILE_M][TILE_V] = {};
+  #pragma GCC unroll 16
+  for (int i = 0; i < TILE_M; i++)
+    #pragma GCC unroll 4
+    for (int j = 0; j < V; j++) __builtin_prefetch (c + i * ldc + j * VL, 1);
   for (int64_t p = 0; p < k; p++) {
     vf x[TILE_V];
     #pragma GCC unroll 4
@@ -45,10 +49,18 @@ void tile_gemm (int64_t m, int64_t n, int64_t k, const float *a, int64_t rs, int
   }
 }
 
+/* Rows lie pages apart: the processor does not foresee them. */
+enum { AHEAD = 12 };
+INLINE void fetch_row (const void *src, int64_t at, int64_t cols, enum dtype t)
+{
+  for (int64_t b = 0; b < cols * dtype_size (t); b += 64) __builtin_prefetch (at_bytes (at_elem (src, at, t), b));
+}
+
 INLINE void load_as (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t cols_pad, enum dtype t, float alpha)
 {
   for (int64_t r = 0; r < rows; r++) {
     int64_t c = 0;
+    if (r + AHEAD < rows) fetch_row (src, (r + AHEAD) * src_ld, cols, t);
     for (; c + VL <= cols; c += VL) v_st (dst, r * ld + c, DT_F32, v_ld (src, r * src_ld + c, t) * alpha);
     if (c < cols) v_st (dst, r * ld + c, DT_F32, v_ldn (src, r * src_ld + c, r * src_ld + cols, t, 0) * alpha), c += VL;
     for (; c < cols_pad; c += VL) v_st (dst, r * ld + c, DT_F32, v_set (0));
@@ -85,8 +97,10 @@ INLINE void load_t_block (float *dst, int64_t ld, const void *src, int64_t src_l
 void tile_load_t (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t rows_pad, int64_t cols_pad, enum dtype t, float alpha)
 {
   for (int64_t r = 0; r < rows_pad; r += VL)
-    for (int64_t c = 0; c < cols_pad; c += VL)
+    for (int64_t c = 0; c < cols_pad; c += VL) {
+      for (int64_t i = r + VL + c / VL; i < MIN (r + 2 * VL, rows); i += cols_pad / VL) fetch_row (src, i * src_ld, cols, t);
       WITH_TYPE (t, T, load_t_block (dst + c * ld + r, ld, at_elem (src, r * src_ld + c, T), src_ld, rows - r, cols - c, T, alpha));
+    }
 }
 
 INLINE void store_row (void *dst, int64_t at, int64_t end, vf x, enum dtype t, bool add)
