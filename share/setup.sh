@@ -71,7 +71,7 @@ setup_build () {
     [ "$(cd "$from" 2>/dev/null && pwd -P)" = "$top" ] || rm -rf build
   fi
   mkdir -p build && cd build || exit 1
-  if [ ! -f Makefile ] || [ -n "${setup_fresh:-}" ]; then
+  if [ ! -f Makefile ] || [ -n "${setup_fresh:-}$(find ../configure -newer config.status)" ]; then
     say "configuring in build/"
     ../configure -q || die 'configure failed: the line above says what is missing'
   fi
