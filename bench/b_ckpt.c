@@ -1,4 +1,4 @@
-/* Checkpoints against the disk itself: saves, verifies by loading, then times saving, loading and raw pwrite of the same bytes by the same ranks.
+/* Checkpoints against the disk itself: saves, verifies by loading, then times saving, loading and raw pwrite of the same bytes by the same ranks; the median of some rounds.
    usage: mpiexec -n N bench/b_ckpt FOLDER [MB a rank [rounds]] */
 #define _GNU_SOURCE
 #include "ckpt.h"
@@ -158,28 +158,38 @@ static void one_round (struct bench *b, int step, double t[TIMES])
   slowest (b, t, TIMES);
 }
 
+static double median (double (*all)[TIMES], int n, int i)
+{
+  for (int a = 1; a < n; a++)
+    for (int k = a; k > 0 && all[k][i] < all[k - 1][i]; k--) {
+      double t = all[k][i];
+      all[k][i] = all[k - 1][i];
+      all[k - 1][i] = t;
+    }
+  return all[n / 2][i];
+}
+
 int main (int argc, char **argv)
 {
   struct bench b = { 0 };
-  double best[TIMES];
   wait_before_mpi ();
   MPI_Init (&argc, &argv);
   if (argc < 2) return fprintf (stderr, "usage: mpiexec -n N %s FOLDER [MB a rank [rounds]]\n", argv[0]), 2;
-  int rounds = argc > 3 ? atoi (argv[3]) : 4;
+  int rounds = MAX (1, argc > 3 ? atoi (argv[3]) : 5);
   open_bench (&b, argv[1], argc > 2 ? atoll (argv[2]) : 64);
   base_rank (b.mesh.rank, b.mesh.size, NULL);
-  for (int i = 0; i < TIMES; i++) best[i] = 1e30;
+  double (*all)[TIMES] = xalloc ((size_t) rounds * sizeof *all, "bench"), mid[TIMES];
   for (int step = 1; step <= rounds; step++) {
-    double t[TIMES];
+    double *t = all[step - 1];
     one_round (&b, step, t);
-    for (int i = 0; i < TIMES; i++) best[i] = MIN (best[i], t[i]);
     say (SAY_INFO, "save %.3f s (create %.3f write %.3f sync %.3f seal %.3f), raw %.3f s (write %.3f), load %.3f s, cpu %.3f and %.3f s", t[SAVE], b.cost.create, b.cost.write, b.cost.sync,
          b.cost.seal, t[RAW], t[RAW_WRITE], t[LOAD], t[SAVE_CPU], t[RAW_CPU]);
   }
+  for (int i = 0; i < TIMES; i++) mid[i] = median (all, rounds, i);
   double gb = 1e-9 * (double) b.cost.bytes * b.mesh.size;
   say (SAY_INFO, "{\"bench\": \"ckpt\", \"ranks\": %d, \"gb\": %.3f, \"save_gb_s\": %.3f, \"write_gb_s\": %.3f, \"raw_gb_s\": %.3f, \"raw_write_gb_s\": %.3f, \"load_gb_s\": %.3f, "
-       "\"write_ratio\": %.3f, \"whole_ratio\": %.3f, \"cpu_ratio\": %.3f}", b.mesh.size, gb, gb / best[SAVE], gb / best[WRITE], gb / best[RAW], gb / best[RAW_WRITE], gb / best[LOAD],
-       best[RAW_WRITE] / best[WRITE], best[RAW] / best[SAVE], best[RAW_CPU] / best[SAVE_CPU]);
+       "\"write_ratio\": %.3f, \"whole_ratio\": %.3f, \"cpu_ratio\": %.3f}", b.mesh.size, gb, gb / mid[SAVE], gb / mid[WRITE], gb / mid[RAW], gb / mid[RAW_WRITE], gb / mid[LOAD],
+       mid[RAW_WRITE] / mid[WRITE], mid[RAW] / mid[SAVE], mid[RAW_CPU] / mid[SAVE_CPU]);
   MPI_Finalize ();
   return 0;
 }
