@@ -63,6 +63,17 @@ static int64_t next_room (const struct shard *s, int64_t per, int pair, int *cla
   return 0;
 }
 
+/* A slot for each unit, of its own size. */
+static void make_own_slots (struct shard *s)
+{
+  s->slots = s->units.count;
+  s->slot = xalloc ((size_t) MAX (s->slots, 1) * sizeof *s->slot, "slots");
+  for (int i = 0; i < s->slots; i++) {
+    s->slot[i] = (struct wslot) { .room = s->units.unit[i].n, .class = s->u[i].class, .unit = i };
+    s->u[i].slot = i;
+  }
+}
+
 static void make_slots (struct shard *s, int64_t per)
 {
   int class = 0, pair = class_of_pair (s);
@@ -110,7 +121,8 @@ int shard_make (struct shard *s, const struct conf *c, const struct shard_place 
   s->kept |= c->sharding.reshard == RESHARD_STEP || c->sharding.reshard == RESHARD_BACKWARD;
   /* A pipeline uses each unit 2 A times a step; auto keeps it where all of them take a quarter of the memory at most. */
   s->kept |= c->sharding.reshard == RESHARD_AUTO && p->pp > 1 && p->shards > 1 && s->units.total * dtype_size (s->t) <= d->memory / 4;
-  if (!s->alias) make_slots (s, s->kept ? INT32_MAX : 1 + c->sharding.prefetch);
+  if (!s->alias && s->kept) make_own_slots (s);
+  else if (!s->alias) make_slots (s, 1 + c->sharding.prefetch);
   if (!s->whole_grads) make_gbufs (s);
   make_segments (s, p);
   return 0;
