@@ -76,9 +76,9 @@ void chan_scatter (struct chans *cs, enum group_kind k, const void *in, void *ou
   issue (cs, k, OP_REDUCE_SCATTER, (struct op_coll) { .in = in, .out = out, .count = count, .t = wire, .it = it, .ot = ot, .beta = beta });
 }
 
-void chan_reduce (struct chans *cs, enum group_kind k, void *x, int64_t count, enum dtype t, bool max)
+void chan_reduce (struct chans *cs, enum group_kind k, void *x, int64_t count, enum dtype wire, enum dtype t, bool max)
 {
-  issue (cs, k, OP_ALL_REDUCE, (struct op_coll) { .out = x, .count = count, .t = t, .it = t, .ot = t, .max = max });
+  issue (cs, k, OP_ALL_REDUCE, (struct op_coll) { .out = x, .count = count, .t = wire, .it = t, .ot = t, .max = max });
 }
 
 void chan_send (struct chans *cs, enum group_kind k, const void *x, int64_t count, enum dtype t)

@@ -34,7 +34,7 @@ void chan_wait (struct chans *cs, enum group_kind k);
 /* Issue a collective on channel K after what is on the compute queue so far. The caller orders the compute queue after it by chan_wait, or by an event of its own (record on chan q). */
 void chan_gather (struct chans *cs, enum group_kind k, const void *in, void *out, int64_t count, enum dtype t);
 void chan_scatter (struct chans *cs, enum group_kind k, const void *in, void *out, int64_t count, enum dtype wire, enum dtype it, enum dtype ot, float beta);
-void chan_reduce (struct chans *cs, enum group_kind k, void *x, int64_t count, enum dtype t, bool max);
+void chan_reduce (struct chans *cs, enum group_kind k, void *x, int64_t count, enum dtype wire, enum dtype t, bool max);
 void chan_send (struct chans *cs, enum group_kind k, const void *x, int64_t count, enum dtype t);
 void chan_recv (struct chans *cs, enum group_kind k, void *x, int64_t count, enum dtype t);
 #endif

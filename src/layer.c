@@ -389,10 +389,10 @@ static void loss_chunk (struct blocks *b, const struct weights *w, const struct 
   struct op_xent x = { .n = c, .ld = g->vocab, .cols = g->v_real, .v0 = g->v0, .logits = b->logits, .target = in->target + t0, .max = b->xmax, .st = b->xst,
     .acc = acc, .grad = grad, .t = g->t };
   dev_issue (b->d, b->q, &(struct op) { .kind = OP_XENT_MAX, .xent = x });
-  if (g->tp > 1) chan_reduce (b->ch, GROUP_TP, b->xmax, c, DT_F32, true);
+  if (g->tp > 1) chan_reduce (b->ch, GROUP_TP, b->xmax, c, DT_F32, DT_F32, true);
   chan_wait (b->ch, GROUP_TP);
   dev_issue (b->d, b->q, &(struct op) { .kind = OP_XENT_SUM, .xent = x });
-  if (g->tp > 1) chan_reduce (b->ch, GROUP_TP, b->xst, 2 * c, DT_F32, false);
+  if (g->tp > 1) chan_reduce (b->ch, GROUP_TP, b->xst, 2 * c, DT_F32, DT_F32, false);
   chan_wait (b->ch, GROUP_TP);
   dev_issue (b->d, b->q, &(struct op) { .kind = OP_XENT_GRAD, .xent = x });
   if (!grad) return;

@@ -128,25 +128,6 @@ int shard_make (struct shard *s, const struct conf *c, const struct shard_place 
   return 0;
 }
 
-static bool is_tied (const struct shard *s, int unit)
-{
-  const struct unit *u = &s->units.unit[unit];
-  return s->tied_here && u->slots == 1 && u->slot[0].id == P_EMBED;
-}
-
-/* Gradients on the wire to replicas and to the other holder of a tied embedding, where it has another type than they have: one unit's at a time, each on its queue. */
-static void wire_layout (struct shard *s, struct arenas *A)
-{
-  enum dtype t = s->c->sharding.reduce_dtype;
-  int64_t most = 0, tied = 0;
-  for (int i = 0; i < s->units.count; i++) {
-    most = MAX (most, s->units.unit[i].shard);
-    if (is_tied (s, i)) tied = s->units.unit[i].shard;
-  }
-  s->wire[0] = arena_tensor (A, MEM_COMM, t != s->gt && s->replicas > 1 ? most : 0, t);
-  s->wire[1] = arena_tensor (A, MEM_COMM, t != s->gt ? tied : 0, t);
-}
-
 void shard_layout (struct shard *s, struct arenas *A)
 {
   for (int i = 0; i < s->units.count; i++) {
@@ -160,7 +141,6 @@ void shard_layout (struct shard *s, struct arenas *A)
   }
   for (int i = 0; i < s->slots; i++) s->slot[i].mem = arena_tensor (A, s->kept ? MEM_WEIGHT : MEM_GATHER, s->slot[i].room, s->t);
   for (int i = 0; i < s->gbufs; i++) s->gbuf[i].mem = arena_tensor (A, MEM_GRAD, s->gbuf[i].room, s->gt);
-  wire_layout (s, A);
   s->pack = arena_tensor (A, MEM_COMM, MAX (s->tp_n, s->kv_n), s->gt);
   s->vars = arena_take (A, MEM_WORK, SPACE_DEVICE, sizeof *s->vars);
 }
@@ -351,30 +331,17 @@ void shard_grads (struct shard *s, int unit, int64_t block, struct weights *w)
   }
 }
 
-/* Sum N of type gt over a group, rounded to the type of the wire and back where that is another. */
-static void sum_on_wire (struct shard *s, enum group_kind k, void *x, int64_t n, void *wire)
-{
-  enum dtype t = s->c->sharding.reduce_dtype;
-  struct queue *q = s->ch->c[k].q;
-  if (t == s->gt) {
-    chan_reduce (s->ch, k, x, n, t, false);
-    return;
-  }
-  dev_op (s->d, q, OP_AXPBY, axpby, .y = wire, .x = x, .n = n, .yt = t, .xt = s->gt, .alpha = 1);
-  chan_reduce (s->ch, k, wire, n, t, false);
-  dev_op (s->d, q, OP_AXPBY, axpby, .y = x, .x = wire, .n = n, .yt = s->gt, .xt = t, .alpha = 1);
-}
-
 /* Over the replicas, and over the two stages that hold a tied embedding; each on its own queue, after the one before. */
 static void reduce_further (struct shard *s, int unit, struct queue *after)
 {
   static const enum group_kind hop[] = { GROUP_REP, GROUP_TIED };
+  bool tied = s->tied_here && s->units.unit[unit].slots == 1 && s->units.unit[unit].slot[0].id == P_EMBED;
   for (int i = 0; i < LEN (hop); i++) {
     struct chan *c = &s->ch->c[hop[i]];
-    if (!c->g || (hop[i] == GROUP_TIED && !is_tied (s, unit))) continue;
+    if (!c->g || (hop[i] == GROUP_TIED && !tied)) continue;
     s->d->ops->record (s->d, after, s->hop);
     s->d->ops->wait (s->d, c->q, s->hop);
-    sum_on_wire (s, hop[i], s->u[unit].grad, s->units.unit[unit].shard, s->wire[i]);
+    chan_reduce (s->ch, hop[i], s->u[unit].grad, s->units.unit[unit].shard, s->c->sharding.reduce_dtype, s->gt, false);
     after = c->q;
   }
 }
@@ -418,7 +385,7 @@ static void sum_packed (struct shard *s, enum group_kind k, const struct range *
   if (!total || !s->ch->c[k].g) return;
   for (int i = 0; i < n; at += r[i].hi - r[i].lo, i++)
     dev_op (s->d, s->ch->q, OP_COPY, copy, .dst = at_elem (s->pack, at, s->gt), .src = at_elem (s->u[r[i].unit].grad, r[i].lo, s->gt), .bytes = (r[i].hi - r[i].lo) * es);
-  chan_reduce (s->ch, k, s->pack, total, s->gt, false);
+  chan_reduce (s->ch, k, s->pack, total, s->gt, s->gt, false);
   chan_wait (s->ch, k);
   at = 0;
   for (int i = 0; i < n; at += r[i].hi - r[i].lo, i++)
@@ -436,7 +403,7 @@ void shard_norms (struct shard *s)
     dev_op (s->d, s->ch->q, OP_SUMSQ, sumsq, .x = at_elem (s->u[g->unit].grad, g->lo, s->gt), .n = g->hi - g->lo, .t = s->gt, .weight = g->count ? 1 : 0,
             .acc = &s->vars->sumsq);
   }
-  if (s->ch->c[GROUP_WORLD].g) chan_reduce (s->ch, GROUP_WORLD, &s->vars->sumsq, 4, DT_F64, false);
+  if (s->ch->c[GROUP_WORLD].g) chan_reduce (s->ch, GROUP_WORLD, &s->vars->sumsq, 4, DT_F64, DT_F64, false);
   chan_wait (s->ch, GROUP_WORLD);
   dev_op (s->d, s->ch->q, OP_STEP_VARS, step_vars, .vars = s->vars, .beta1 = s->c->optimizer.beta1, .beta2 = s->c->optimizer.beta2);
 }

@@ -51,7 +51,6 @@ struct shard {
   struct event *hop;
   int *visit, visits, at;     /* unit of each use of the step; next */
   struct range *tp_sum, *kv_sum; int tp_sums, kv_sums; int64_t tp_n, kv_n; void *pack;
-  void *wire[2];              /* gradients in reduce_dtype on the way to replicas and to the tied embedding, or NULL */
   struct seg *seg; int segs;
   struct step_vars *vars;     /* device */
   bool tied_here;             /* this stage and another hold the embedding */

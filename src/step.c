@@ -523,7 +523,7 @@ void step_eval (struct step *s, const struct host_batch *batch, struct step_resu
 {
   begin (s, 0);
   run (s, &s->eval, batch);
-  if (s->ch.c[GROUP_WORLD].g) chan_reduce (&s->ch, GROUP_WORLD, &s->sh.vars->sumsq, 4, DT_F64, false);
+  if (s->ch.c[GROUP_WORLD].g) chan_reduce (&s->ch, GROUP_WORLD, &s->sh.vars->sumsq, 4, DT_F64, DT_F64, false);
   chan_wait (&s->ch, GROUP_WORLD);
   finish (s, r);
 }
