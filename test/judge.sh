@@ -45,7 +45,8 @@ run_cases () {
   runs=
   while read -r name ranks options; do
     case $name in *${ONLY:-}*) ;; *) continue;; esac
-    "${MPIEXEC:-mpiexec}" -n "$ranks" "$program" common.yaml --run.dir "$name" --debug.dump "$name/dump" $options >log 2>&1 </dev/null ||
+    "${MPIEXEC:-mpiexec}" -n "$ranks" "$program" common.yaml --run.dir "$name" --debug.dump "$name/dump" $options \
+      >log 2>&1 </dev/null ||
       sed "s/^/# $name: /" log
     runs="$runs $name"
   done <<X

@@ -1,5 +1,5 @@
-/* Laws of a step that have a right answer known beforehand, on meshes of up to four ranks: mean over valid tokens, norm of a gradient of ones, decay alone,
-   angles of RoPE, the learning rate's warm-up. np: 4 */
+/* Laws of a step that have a right answer known beforehand, on meshes of up to four ranks: mean over valid tokens, norm of a
+   gradient of ones, decay alone, angles of RoPE, the learning rate's warm-up. np: 4 */
 #include "tap.h"
 #include "opt.h"
 #include "step.h"
@@ -40,7 +40,8 @@ static bool rig_open (struct rig *r, int world, const char *a, const char *b)
   if (rank >= world) return false;
   const struct conf *c = &r->c;
   struct mesh_shape s = { .no_shard = c->sharding.strategy == NO_SHARD };
-  int64_t want[AXIS_N] = { [AXIS_TP] = c->mesh.tp, [AXIS_PP] = c->mesh.pp, [AXIS_DP_SHARD] = c->mesh.dp_shard, [AXIS_DP_REPLICATE] = c->mesh.dp_replicate };
+  int64_t want[AXIS_N] = { [AXIS_TP] = c->mesh.tp, [AXIS_PP] = c->mesh.pp, [AXIS_DP_SHARD] = c->mesh.dp_shard,
+                           [AXIS_DP_REPLICATE] = c->mesh.dp_replicate };
   must (!mesh_order (c->mesh.order, s.order, &e) && !mesh_fill (want, world, s.dim, &e), "%s", e.msg);
   s.kv_rep = s.dim[AXIS_TP] > c->arch.kv_heads ? s.dim[AXIS_TP] / (int) c->arch.kv_heads : 1;
   must (!mesh_open (&r->m, r->comm, &e) && !mesh_split (&r->m, &s, true, &e), "%s", e.msg);
@@ -66,6 +67,13 @@ typedef float rule (const struct step *s, const struct slot *slot, int64_t row, 
 
 static float *array (struct ushard *u, enum what w) { return w == MASTER ? u->master : u->grad; }
 
+/* F of element K of a piece. */
+static float at (const struct step *s, const struct piece *p, int64_t k, rule *f)
+{
+  const struct part *part = &p->slot->part;
+  return f (s, p->slot, part->row0 + (p->start + k) / part->cols, part->col0 + (p->start + k) % part->cols);
+}
+
 static void put_all (struct step *s, enum what w, rule *f)
 {
   struct piece *list;
@@ -77,9 +85,8 @@ static void put_all (struct step *s, enum what w, rule *f)
   }
   for (int i = 0; i < n; i++) {
     const struct piece *p = &list[i];
-    const struct part *part = &p->slot->part;
     float *x = malloc ((size_t) (p->hi - p->lo) * 4 + 4);
-    for (int64_t k = 0; k < p->hi - p->lo; k++) x[k] = f (s, p->slot, part->row0 + (p->start + k) / part->cols, part->col0 + (p->start + k) % part->cols);
+    for (int64_t k = 0; k < p->hi - p->lo; k++) x[k] = at (s, p, k, f);
     dev_put (s->d, s->q, array (&s->sh.u[p->unit], w) + p->lo, x, (p->hi - p->lo) * 4);
     free (x);
   }
@@ -95,11 +102,10 @@ static double farthest (struct step *s, rule *f)
   int n = units_pieces (&s->sh.units, &list);
   for (int i = 0; i < n; i++) {
     const struct piece *p = &list[i];
-    const struct part *part = &p->slot->part;
     float *x = malloc ((size_t) (p->hi - p->lo) * 4 + 4);
     dev_get (s->d, s->q, x, s->sh.u[p->unit].master + p->lo, (p->hi - p->lo) * 4);
     for (int64_t k = 0; k < p->hi - p->lo; k++) {
-      double a = fabs (x[k] - (double) f (s, p->slot, part->row0 + (p->start + k) / part->cols, part->col0 + (p->start + k) % part->cols));
+      double a = fabs (x[k] - (double) at (s, p, k, f));
       if (!(a <= worst)) worst = a;
     }
     free (x);
@@ -110,8 +116,8 @@ static double farthest (struct step *s, rule *f)
 
 /* ---- loss: a sum over valid tokens divided by their number ---- */
 
-/* Layers that add nothing; token A stands on axis 0, all others on axis 1; the head says 0 for id 0, z for id 1, nothing for the rest, where log (1 + e^z) is 2 for
-   A and 10 for others. A target of 0 then costs just that. */
+/* Layers that add nothing; token A stands on axis 0, all others on axis 1; the head says 0 for id 0, z for id 1, nothing for the
+   rest, where log (1 + e^z) is 2 for A and 10 for others. A target of 0 then costs just that. */
 static float two_losses (const struct step *s, const struct slot *slot, int64_t row, int64_t col)
 {
   (void) s;
@@ -131,7 +137,7 @@ static struct host_batch *make_batch (struct rig *r, int32_t **mem, int64_t *byt
   int64_t n = s->b.g.n;
   *bytes = s->mbs * n * 16;
   int32_t *p = *mem = dev_reserve (&r->d, MEM_STAGE, SPACE_PINNED, *bytes, &e);
-  for (int i = 0; i < s->mbs; i++) b[i] = (struct host_batch) { p + 4 * i * n, p + (4 * i + 1) * n, p + (4 * i + 2) * n, p + (4 * i + 3) * n };
+  for (int i = 0; i < s->mbs; i++, p += 4 * n) b[i] = (struct host_batch) { p, p + n, p + 2 * n, p + 3 * n };
   for (int a = 0; a < s->mbs; a++)
     for (int64_t k = 0; k < n; k++) {
       int64_t j = (a * s->dp + s->dp_rank) * s->b.g.batch + k / s->b.g.seq, t = k % s->b.g.seq;   /* sample, place */
@@ -143,8 +149,8 @@ static struct host_batch *make_batch (struct rig *r, int32_t **mem, int64_t *byt
 
 static void mean_loss (int world, const char *options)
 {
-  static const char model[] = "--model.dim 16 --model.layers 2 --model.heads 2 --model.kv_heads 2 --model.ffn 16 --model.vocab 40 --train.seq_len 16 --optimizer.lr 0 "
-    "--train.global_batch 4";
+  static const char model[] = "--model.dim 16 --model.layers 2 --model.heads 2 --model.kv_heads 2 --model.ffn 16 "
+    "--model.vocab 40 --train.seq_len 16 --optimizer.lr 0 --train.global_batch 4";
   struct rig r;
   struct step_result t = { .loss = 9.2 }, v = t;
   t.tokens = v.tokens = 10;
@@ -180,7 +186,7 @@ static void mean_losses (void)
 /* ---- norm: each global element once ---- */
 
 /* Before the sums over tp what is replicated there is a partial sum: so many ranks share a gradient of one. */
-static float share (const struct slot *slot) { return param_table[slot->id].cut == CUT_NONE || param_table[slot->id].cut == CUT_KV ? 1 / (float) slot->part.rep_size : 1; }
+static float share (const struct slot *slot) { return 1 / (float) slot->part.rep_size; }
 
 /* 16 ones of a matrix that tp cuts and 4 of a norm that it does not. */
 static float twenty (const struct step *s, const struct slot *slot, int64_t row, int64_t col)
@@ -207,8 +213,8 @@ static double norm_of (struct rig *r, rule *f)
 
 static void norms (int world, const char *options)
 {
-  static const char model[] = "--model.dim 4 --model.layers 2 --model.heads 4 --model.kv_heads 2 --model.head_dim 6 --model.ffn 4 --model.vocab 41 --train.seq_len 16 "
-    "--train.micro_batch 1 --train.global_batch 4";
+  static const char model[] = "--model.dim 4 --model.layers 2 --model.heads 4 --model.kv_heads 2 --model.head_dim 6 "
+    "--model.ffn 4 --model.vocab 41 --train.seq_len 16 --train.micro_batch 1 --train.global_batch 4";
   struct rig r;
   double a = sqrt (20), b = 1, want = 1;
   if (rig_open (&r, world, model, options)) {
@@ -216,7 +222,8 @@ static void norms (int world, const char *options)
     b = norm_of (&r, ones);
     want = sqrt ((double) arch_params (&r.c.arch));
   }
-  tap_ok (fabs (a - 4.472136) < 1e-6 && fabs (b - want) < 1e-9 * want, "%d ranks: 16 + 4 ones have the norm %.6f, all ones %.6f: %s", world, a, b, options);
+  tap_ok (fabs (a - 4.472136) < 1e-6 && fabs (b - want) < 1e-9 * want,
+          "%d ranks: 16 + 4 ones have the norm %.6f, all ones %.6f: %s", world, a, b, options);
   rig_close (&r);
 }
 
@@ -287,8 +294,9 @@ static void decay_steps (struct rig *r, int steps)
 
 static void decay (int world, const char *options)
 {
-  static const char model[] = "--model.dim 24 --model.layers 2 --model.heads 4 --model.kv_heads 2 --model.ffn 16 --model.vocab 41 --model.qkv_bias true --model.qk_norm true "
-    "--train.seq_len 16 --train.micro_batch 1 --train.global_batch 4 --optimizer.weight_decay 0.1";
+  static const char model[] = "--model.dim 24 --model.layers 2 --model.heads 4 --model.kv_heads 2 --model.ffn 16 "
+    "--model.vocab 41 --model.qkv_bias true --model.qk_norm true --train.seq_len 16 --train.micro_batch 1 --train.global_batch 4 "
+    "--optimizer.weight_decay 0.1";
   struct rig r;
   double far = 0, updates = 10;
   bool same = true;
@@ -303,7 +311,8 @@ static void decay (int world, const char *options)
     same = vectors_same (&r.s);
     updates = step_updates (&r.s);
   }
-  tap_ok (far < 2e-6 && same && updates == 10, "%d ranks: ten steps without a gradient are 0.904382 for matrices and nothing for vectors: %s", world, options);
+  tap_ok (far < 2e-6 && same && updates == 10,
+          "%d ranks: ten steps without a gradient are 0.904382 for matrices, nothing for vectors: %s", world, options);
   rig_close (&r);
 }
 
@@ -327,8 +336,9 @@ static void angles (void)
   static const int64_t at[] = { 0, 1, 257, 4095, 8191, 131071 };
   struct rig r;
   double worst = 0;
-  static const char model[] = "--model.dim 8 --model.layers 1 --model.heads 1 --model.head_dim 64 --model.ffn 8 --model.vocab 8 --model.rope_theta 500000 --train.seq_len 131072 "
-    "--train.micro_batch 1 --train.global_batch 1 --train.loss_chunk 128 --recompute.mode full";
+  static const char model[] = "--model.dim 8 --model.layers 1 --model.heads 1 --model.head_dim 64 --model.ffn 8 --model.vocab 8 "
+    "--model.rope_theta 500000 --train.seq_len 131072 --train.micro_batch 1 --train.global_batch 1 "
+    "--train.loss_chunk 128 --recompute.mode full";
   if (rig_open (&r, 1, model, "")) {
     float *t = malloc (4 * DIM);
     void *x = dev_reserve (&r.d, MEM_WORK, SPACE_DEVICE, 4 * DIM, &e);
@@ -338,7 +348,8 @@ static void angles (void)
       int32_t p = (int32_t) at[k];
       dev_put (&r.d, r.s.q, x, t, 4 * DIM);
       dev_put (&r.d, r.s.q, pos, &p, 4);
-      dev_op (&r.d, r.s.q, OP_ROPE, rope, .x = x, .n = 1, .heads = 1, .head_dim = DIM, .stride = DIM, .seq = 1, .pos = pos, .table = r.s.rope, .t = DT_F32);
+      dev_op (&r.d, r.s.q, OP_ROPE, rope, .x = x, .n = 1, .heads = 1, .head_dim = DIM, .stride = DIM, .seq = 1, .pos = pos,
+              .table = r.s.rope, .t = DT_F32);
       dev_get (&r.d, r.s.q, t, x, 4 * DIM);
       for (int i = 0; i < DIM / 2; i++) {
         long double angle = (long double) at[k] * expl (-logl (500000) * i / (DIM / 2));
@@ -359,10 +370,12 @@ static void rates (void)
 {
   struct conf c;
   bool good = true;
-  options (&c, "--model tiny --optimizer.lr 1e-3", "--schedule.warmup 10 --schedule.type cosine --schedule.steps 100 --schedule.min_lr 1e-4 --train.steps 100");
+  options (&c, "--model tiny --optimizer.lr 1e-3 --train.steps 100",
+           "--schedule.warmup 10 --schedule.type cosine --schedule.steps 100 --schedule.min_lr 1e-4");
   for (int t = 1; t <= 10; t++) good &= fabs (opt_lr (&c, t) - 1e-4 * t) < 1e-18;
   tap_ok (good, "warm-up of 10 to 1e-3: 1e-4 at step 1, 1e-3 at step 10");
-  tap_ok (fabs (opt_lr (&c, 55) - 5.5e-4) < 1e-15 && opt_lr (&c, 100) == 1e-4 && opt_lr (&c, 1000) == 1e-4, "cosine: half way at step 55, the least at step 100 and after");
+  tap_ok (fabs (opt_lr (&c, 55) - 5.5e-4) < 1e-15 && opt_lr (&c, 100) == 1e-4 && opt_lr (&c, 1000) == 1e-4,
+          "cosine: half way at step 55, the least at step 100 and after");
 }
 
 int main (int argc, char **argv)

@@ -19,7 +19,10 @@ schedule: {warmup: 10, min_lr: 1e-5, steps: 60}
 X
 n=0
 ok () { n=$((n + 1)); if [ "$1" = "$2" ]; then echo "ok $n - $3"; else echo "not ok $n - $3"; echo "# '$1' is not '$2'"; fi; }
-run () { dir=$1 steps=$2; shift 2; "${MPIEXEC:-mpiexec}" -n 1 "$program" run.yaml --run.dir "$dir" --train.steps "$steps" "$@" >log 2>&1 </dev/null || cat log; }
+run () {
+  dir=$1 steps=$2; shift 2
+  "${MPIEXEC:-mpiexec}" -n 1 "$program" run.yaml --run.dir "$dir" --train.steps "$steps" "$@" >log 2>&1 </dev/null || cat log
+}
 rates () { sed -n 's/.*"step":\([0-9]*\),.*"lr":\([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl"; }
 losses () { sed -n 's/.*"loss":\([^,]*\),.*/\1/p' "$1/metrics.jsonl"; }
 
