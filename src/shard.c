@@ -16,7 +16,7 @@ static void make_segments (struct shard *s, const struct shard_place *p)
   for (int i = 0; i < n; i++) {
     const struct piece *q = &list[i];
     const struct param_row *row = &param_table[q->slot->id];
-    bool once = !q->slot->copy && s->replica == 0 && q->slot->part.rep_rank == 0 && (row->cut != CUT_NONE || p->tp_rank == 0);
+    bool once = !q->slot->copy && s->replica == 0 && q->slot->part.rep_rank == 0;
     struct seg *last = s->segs ? &s->seg[s->segs - 1] : NULL;
     if (last && last->unit == q->unit && last->hi == q->lo && last->decay == row->decay && last->count == once) last->hi = q->hi;
     else s->seg[s->segs++] = (struct seg) { q->unit, q->lo, q->hi, row->decay, once };
