@@ -108,6 +108,21 @@ void blas_gemm (const struct op_gemm *g)
 bool blas_bf16_fast (void) { return false && dot_fast (); }
 
 /* Any CBLAS: F32 only, so BF16 operands are widened first and a BF16 result is rounded at the end. */
+/* Each library has its own name for how many threads it takes; those that are not there are NULL. */
+extern void openblas_set_num_threads (int) __attribute__ ((weak));
+extern void bli_thread_set_num_threads (long) __attribute__ ((weak));
+extern void MKL_Set_Num_Threads (int) __attribute__ ((weak));
+
+static void set_threads (void)
+{
+  static int set;
+  if (set == cpu_threads) return;
+  set = cpu_threads;
+  if (openblas_set_num_threads) openblas_set_num_threads (set);
+  if (bli_thread_set_num_threads) bli_thread_set_num_threads (set);
+  if (MKL_Set_Num_Threads) MKL_Set_Num_Threads (set);
+}
+
 enum { WIDE_A, WIDE_B, WIDE_C, WIDE_N };
 static struct { float *p; int64_t n; } wide[WIDE_N];
 
@@ -151,6 +166,7 @@ void blas_gemm (const struct op_gemm *g)
   const float *a = widen (WIDE_A, g->a, g->ta ? g->k : g->m, g->ta ? g->m : g->k, &lda, g->ab);
   const float *b = widen (WIDE_B, g->b, g->tb ? g->n : g->k, g->tb ? g->k : g->n, &ldb, g->ab);
   float *c = start_c (g, &ldc);
+  set_threads ();
   cblas_sgemm (CblasRowMajor, g->ta ? CblasTrans : CblasNoTrans, g->tb ? CblasTrans : CblasNoTrans, (int) g->m, (int) g->n, (int) g->k, 1.f, a, (int) lda,
     b, (int) ldb, 1.f, c, (int) ldc);
   if (g->ct == DT_F32) return;

@@ -8,7 +8,7 @@
 /* C goes in blocks of BM x BN; for each, k goes in steps of about BK. In a step A's block is copied (rows of k, or k rows as it is stored), B's into
    panels of TILE_N columns (and kept for all rows of C unless k is above KEPT); BF16 is widened on the way. Parts of C that are not F32 gather in F32. k is cut by its own length alone, so
    that an element's bits depend on nothing but k. */
-enum { BM = 768, BN = 960, BK = 384, PART_M = 48, KEPT = 2112 };
+enum { BM = 384, BN = 960, BK = 256, PART_M = 48, KEPT = 2112 };
 
 struct gemm_block {
   const struct op_gemm *g;
@@ -105,7 +105,7 @@ static void finish (const void *arg, int64_t lo, int64_t hi)
 static void block (struct gemm_block *x)
 {
   const struct op_gemm *g = x->g;
-  int64_t parts = ceil_div (x->m, PART_M), panels = ceil_div (x->n, TILE_N), steps = MAX (1, ceil_div (g->k, BK)), step = round_up (ceil_div (g->k, steps), VL);
+  int64_t parts = ceil_div (x->m, PART_M), panels = ceil_div (x->n, TILE_N), steps = MAX (1, ceil_div (g->k, BK)), step = MAX (VL, round_up (ceil_div (g->k, steps), VL));
   bool direct = g->ct == DT_F32;
   x->c = direct ? at_elem (g->c, x->i * g->ldc + x->j, DT_F32) : room.c;
   x->ldc = direct ? g->ldc : BN + TILE_N;
