@@ -1,0 +1,43 @@
+#!/bin/sh
+# What README, manual page and scripts say is so: the README's own run, step by step and as written, but smaller; its files and
+# exit codes; the manual page's options; the scripts' syntax.
+srcdir=${srcdir:-.} builddir=${builddir:-.} n=0
+pretrain=$PWD/$builddir/src/pretrain readme=$(realpath "$srcdir/README") top=$(realpath "$srcdir")
+mpi=${MPIEXEC:-mpiexec}
+MPIEXEC_TIMEOUT=${MPIEXEC_TIMEOUT:-300}; export MPIEXEC_TIMEOUT
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+ok () { n=$((n + 1)); if [ "$1" = 0 ]; then echo "ok $n - $2"; else echo "not ok $n - $2"; sed 's/^/# /' "$dir/out" | tail -n 20; fi; }
+try () { what=$1; shift; "$@" >"$dir/out" 2>&1; ok $? "$what"; }
+
+try 'the manual page is there' test -s "$builddir/share/pretrain.1"
+"$pretrain" --help | sed -n 's/^  --\([a-z0-9_.]*\) [^ ].*/\1/p' | sort >"$dir/help"
+sed -n 's/^\.B \\-\\-\([a-z0-9_.]*\) .*/\1/p' "$builddir/share/pretrain.1" | sort >"$dir/man"
+try 'it has the options that --help has' cmp "$dir/help" "$dir/man"
+try 'and they are many' test "$(wc -l <"$dir/man")" -gt 60
+
+for f in share/check share/demo share/setup.sh; do try "$f is a POSIX shell's" sh -n "$top/$f"; done
+for f in "$top"/share/slurm/*.sbatch; do try "${f#"$top"/} is bash's" bash -n "$f"; done
+for f in $(grep -o '\(share\|src\|io\|test\)/[a-z_]*[/.][a-z_.]*[a-z]' "$readme" | sort -u); do
+  try "README: $f exists" test -e "$top/$f"
+done
+grep -o 'EXIT_[A-Z]* = [0-9]' "$top/src/base.h" | sed 's/.*= //' | sort >"$dir/codes"
+sed -n '/^Exit status/,/^Slurm/s/^  \([0-9]\)   .*/\1/p' "$readme" | sort >"$dir/told"
+try 'README: the exit codes of the program' cmp "$dir/codes" "$dir/told"
+
+cd "$dir" || exit 1
+sed -n '/^  model: demo /,/^  eval:/s/^  //p' "$readme" >run.yaml
+cat "$readme" "$readme" >book.txt
+small='--train.seq_len 64 --model tiny'
+try 'README: tokenize' "$pretrain" tokenize --tokenizer bytes book.txt book.h5
+try 'README: train on 8 ranks' "$mpi" -n 8 "$pretrain" run.yaml $small --train.steps 2
+try 'README: go further' "$mpi" -n 8 "$pretrain" run.yaml $small --train.steps 3
+grep -q 'resumed at step 2' out; ok $? 'and it resumes'
+try 'README: on another mesh' "$mpi" -n 4 "$pretrain" run.yaml $small --mesh.dp_shard 4 --mesh.pp 1 --mesh.tp 1 --train.steps 4
+grep -q 'resumed at step 3' out; ok $? 'and it resumes'
+try 'README: sample' "$mpi" -n 8 "$pretrain" sample runs/book --prompt 'It was a' --tokens 2
+grep -q '^It was a' out; ok $? 'and the text begins with the prompt'
+try 'README: verify' "$pretrain" verify runs/book/checkpoints/*.h5
+[ "$(tail -n 1 runs/book/metrics.jsonl | cut -c 1-9)" = '{"step":4' ]; ok $? 'README: the last record is of the last step'
+for f in config.yaml exit.json; do try "README: $f" test -s "runs/book/$f"; done
+echo "1..$n"
