@@ -208,7 +208,7 @@ static int one_step (struct run *r, struct err *e)
   if (dumps) dump (r, "grad", true, 1 / out.tokens);
   double seconds = now () - t;
   bool last = r->step == c->train.steps, stop = all[1] != 0;
-  bool due = r->valid && (last || (c->eval.every && r->step % c->eval.every == 0));
+  bool due = r->valid && c->eval.batches && (last || (c->eval.every && r->step % c->eval.every == 0));
   if (due && !stop && evaluate (r, &eval, e)) return -1;
   record (r, &out, lr, seconds, due && !stop ? &eval : NULL);
   if (r->bad_steps >= c->train.max_bad_steps)
