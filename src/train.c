@@ -97,10 +97,22 @@ static int save (struct run *r, struct err *e)
   return bad;
 }
 
+/* A run anew among the checkpoints of an older one: these would be kept as the newest, and resumed from. Collective. */
+static int refuse_old (struct run *r, struct err *e)
+{
+  char path[CKPT_PATH];
+  int64_t step;
+  const char *dir = r->j.c.run.dir;
+  int found = ckpt_newest (dir, r->j.m.world, INT64_MAX, path, &step, e);
+  if (found > 0) user_err (e, "run.resume is false, but %s holds checkpoints up to step %lld: give another run.dir, or move %s/checkpoints away", dir, (long long) step, dir);
+  return found ? -1 : 0;
+}
+
 /* The newest good checkpoint, or initial weights. Collective. */
 static int restore (struct run *r, struct err *e)
 {
   base_phase ("load");
+  if (!r->j.c.run.resume && refuse_old (r, e)) return -1;
   if (r->j.c.run.resume) {
     int found = state_resume (&r->j, r->j.c.run.dir, &r->step, &r->tokens, e);
     if (found < 0) return -1;
