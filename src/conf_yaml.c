@@ -109,6 +109,12 @@ int yaml_settings (struct settings *s, const char *path, const char *prefix, str
   snprintf (s->source, sizeof s->source, "%s", slash && strlen (path) >= 100 ? slash + 1 : path);
   FILE *f = fopen (path, "rb");
   if (!f) return user_err (e, "cannot open %s: %s", path, strerror (errno));
+  int first = fgetc (f), why = errno;
+  if (first == EOF && ferror (f)) {   /* a folder can be opened */
+    fclose (f);
+    return user_err (e, "cannot read %s: %s", path, strerror (why));
+  }
+  ungetc (first, f);
   yaml_parser_t p;
   must (yaml_parser_initialize (&p), "libyaml: no memory");
   yaml_parser_set_input_file (&p, f);

@@ -243,6 +243,7 @@ static int one_step (struct run *r, struct err *e)
 static int make_dir (const char *path, struct err *e)
 {
   char p[STR + 32];
+  if (!path[0]) return user_err (e, "run.dir is empty: name a folder for the run");
   snprintf (p, sizeof p, "%s", path);
   for (char *s = p + 1;; s++) {
     if (*s && *s != '/') continue;
