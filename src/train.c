@@ -310,6 +310,12 @@ int train_main (int argc, char **argv)
   argc--, argv++;
   struct run *r = xalloc (sizeof *r, "run");
   struct err e = { 0 };
+static struct run *the_run;
+static void last_words (int code, const char *sentence)
+{
+  if (the_run->j.started) exit_write (the_run->j.c.run.dir, code, sentence, the_run->step);
+}
+
   char *yaml = job_operand (&argc, &argv);
   int code = job_init (&r->j, &argc, &argv);
   if (code) {

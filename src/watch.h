@@ -5,7 +5,10 @@
 #ifndef WATCH_H
 #define WATCH_H
 #include "dev.h"
+#include "mesh.h"
 
+/* Which processes are the ranks of this node: those found stopped when the thread fires are ended with it. Collective over the node; before watch_start. */
+void watch_peers (const struct mesh *m);
 /* Start watching: SECONDS 0 = do nothing. DIR: where exit.json goes, NULL or "" for none; copied. D is borrowed until watch_stop. */
 void watch_start (const struct dev *d, double seconds, const char *dir);
 void watch_step (int64_t step);    /* the last step done, for exit.json */
