@@ -79,7 +79,7 @@ struct dev_limits {
 
 struct dev_conf {               /* how to open */
   int local_rank, local_size;   /* rank on the node, ranks on the node */
-  int threads;                  /* compute threads of this rank; 0 = choose: OMP_NUM_THREADS or cores / ranks of the node, at least 1 */
+  int threads;                  /* compute threads of this rank; 0 = choose: OMP_NUM_THREADS or cores / ranks of the node, at least 1. An open cpu device has its number here */
   double comm_delay_ms; int64_t comm_chunk; bool sync_send, shared_gpu, deterministic;
 };
 

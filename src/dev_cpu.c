@@ -1,6 +1,7 @@
 /* The cpu device: its table, and how many threads it has. Memory, queues and collectives are in cpu_*.c beside it. */
 #include "config.h"
 #include "cpu_queue.h"
+#include "cpu_vec.h"
 #include "mesh.h"
 #include <omp.h>
 #include <stdlib.h>
@@ -15,20 +16,21 @@ static int choose_threads (const struct dev_conf *c)
 {
   if (c->threads > 0) return c->threads;
   const char *env = getenv ("OMP_NUM_THREADS");
-  if (env && atoi (env) > 0) return atoi (env);
+  if (env && atoi (env) > 0) return MIN (atoi (env), CPU_THREADS_MAX);
   int ranks = MAX (c->local_size, 1);
-  return MAX (wait_cores (ranks) / ranks, 1);
+  return MIN (MAX (wait_cores (ranks) / ranks, 1), CPU_THREADS_MAX);
 }
 
 static int cpu_open (struct dev *d, const struct dev_conf *c, struct err *e)
 {
+  if (c->threads > CPU_THREADS_MAX) return user_err (e, "run.threads %d is above the cpu device's largest, %d", c->threads, CPU_THREADS_MAX);
   struct cpu *cpu = xalloc (sizeof *cpu, "cpu device");
   if (cpu_mem_open (cpu, c->local_size, e)) {
     xfree (cpu);
     return -1;
   }
   d->impl = cpu;
-  cpu_threads = choose_threads (c);
+  d->conf.threads = cpu_threads = choose_threads (c);
   omp_set_num_threads (cpu_threads);
   if (!devices_open++) wait_drive (cpu_drive);
   return 0;

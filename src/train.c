@@ -280,8 +280,11 @@ static void announce (const struct run *r)
   char n[24];
   if (r->j.m.rank) return;
   count_text (arch_params (&c->arch), n);
-  printf ("pretrain: %s, %s parameters, %s, %lld steps of %lld x %lld tokens on %d ranks\n\n", c->model, n, dtype_name (c->train.dtype), (long long) c->train.steps,
-          (long long) c->train.global_batch, (long long) c->train.seq_len, r->j.m.size);
+  printf ("pretrain: %s, %s parameters, %s, %lld steps of %lld x %lld tokens on %d rank%s\n", c->model, n, dtype_name (c->train.dtype), (long long) c->train.steps,
+          (long long) c->train.global_batch, (long long) c->train.seq_len, r->j.m.size, r->j.m.size == 1 ? "" : "s");
+  printf ("ranks of a node: %d on %d core%s", r->j.m.local_size, cores, cores == 1 ? "" : "s");
+  if (threads) printf (", %d compute thread%s each", threads, threads == 1 ? "" : "s");   /* a GPU has none */
+  printf ("\n\n");
   mesh_draw (&r->j.m.shape, r->j.m.node_of, stdout);
   printf ("\n");
   step_memory (&r->j.s, stdout);
@@ -294,6 +297,7 @@ static int train (struct run *r, const char *yaml, int argc, char **argv, struct
   const struct conf *c = &r->j.c;
   if (job_options (&r->j, yaml, argc, argv, e) || open_data (r, e) || job_start (&r->j, e) || prepare_dir (r, e)) return -1;
   watch_start (&r->j.d, c->run.watchdog, c->run.dir);
+  watch_peers (&r->j.m);
   announce (r);
   r->batch = job_batches (&r->j, r->j.s.mbs, e);
   if (mesh_agree (&r->j.m, !r->batch, e) || restore (r, e)) return -1;
