@@ -48,11 +48,24 @@ static int write_synced (const char *path, const char *text, size_t n)
   return close (fd) || bad ? -1 : 0;
 }
 
-/* TMP becomes PATH unless that is there. Where there are no hard links, a rename: then the last word stands. */
+/* What stands in the file while the run goes on, so that one whose processes are all killed has left word too. */
+#define RUNNING "still running, or ended without a word: killed (kill -9, no memory left, a lost node)"
+
+static bool says_running (const char *path)
+{
+  char text[256] = "";
+  int fd = open (path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  bool is = read (fd, text, sizeof text - 1) > 0 && strstr (text, RUNNING);
+  close (fd);
+  return is;
+}
+
+/* TMP becomes PATH unless a reason is there. Where there are no hard links, a rename: then the last word stands. */
 static int publish (const char *tmp, const char *path)
 {
   int rc = link (tmp, path);
-  if (rc && errno != EEXIST) return rename (tmp, path);
+  if (rc && (errno != EEXIST || says_running (path))) return rename (tmp, path);
   unlink (tmp);
   return 0;
 }
@@ -70,6 +83,12 @@ void exit_clear (const char *dir)
   char path[1200];
   snprintf (path, sizeof path, "%s/exit.json", dir);
   unlink (path);
+}
+
+int exit_begin (const char *dir)
+{
+  exit_clear (dir);
+  return exit_write (dir, EXIT_WORLD, RUNNING, 0);
 }
 
 int exit_write (const char *dir, int code, const char *reason, int64_t step)

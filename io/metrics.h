@@ -37,5 +37,6 @@ void metrics_line (const struct metrics *m, const struct metrics_record *r, char
    older run's at its start. System calls and no allocation: a watchdog thread may call it. STEP: the last one done. 0, or -1
    when it could not be written. */
 void exit_clear (const char *dir);
+int  exit_begin (const char *dir);   /* clear, and write that the run goes on: what stays if all its processes are killed; any reason takes its place */
 int  exit_write (const char *dir, int code, const char *reason, int64_t step);
 #endif

@@ -11,6 +11,7 @@
 
 static int my_rank, my_size = 1;
 static void (*end_job) (int);
+static void (*last_words) (int, const char *);
 static enum say max_level = SAY_INFO;
 static char phase_now[128] = "start";
 static _Atomic int64_t live_blocks, live_bytes;
@@ -48,6 +49,8 @@ void base_rank (int rank, int size, void (*abort_fn) (int))
   my_size = size;
   end_job = abort_fn;
 }
+
+void base_last_words (void (*fn) (int code, const char *sentence)) { last_words = fn; }
 
 int base_rank_get (void) { return my_rank; }
 
@@ -110,6 +113,15 @@ void die_at (const char *file, int line, int code, const char *fmt, ...)
   va_start (ap, fmt);
   emit (stderr, head, fmt, ap);
   va_end (ap);
+  if (last_words) {
+    char text[2048];
+    void (*fn) (int, const char *) = last_words;
+    last_words = NULL;
+    va_start (ap, fmt);
+    vsnprintf (text, sizeof text, fmt, ap);
+    va_end (ap);
+    fn (code, text);
+  }
   fflush (NULL);
   if (end_job) end_job (code);
   _exit (code);

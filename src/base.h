@@ -25,6 +25,8 @@ int user_err (struct err *e, const char *fmt, ...) __attribute__ ((format (print
 int world_err (struct err *e, const char *fmt, ...) __attribute__ ((format (printf, 2, 3))); /* the same, code EXIT_WORLD */
 
 /* Who speaks. Set once after MPI_Init; before that rank 0 of 1. abort_fn ends the job (MPI_Abort); NULL: _exit. */
+/* FN is told the sentence with which the process is about to end, once; NULL: nobody. It may be called from any thread. */
+void base_last_words (void (*fn) (int code, const char *sentence));
 void base_rank (int rank, int size, void (*abort_fn) (int code));
 int  base_rank_get (void);
 const char *base_host (void);               /* this host's short name; static storage */

@@ -269,7 +269,7 @@ static int prepare_dir (struct run *r, struct err *e)
     if (!bad && !f) bad = user_err (e, "run.dir: cannot write %s: %s", path, strerror (errno));
     if (f) conf_dump (&r->j.c, f);
     if (f && fclose (f)) bad = user_err (e, "run.dir: cannot write %s: %s", path, strerror (errno));
-    if (!bad) exit_clear (dir);
+    if (!bad && exit_begin (dir)) bad = user_err (e, "run.dir: cannot write %s/exit.json: %s", dir, strerror (errno));
   }
   return mesh_agree (&r->j.m, bad, e);
 }
@@ -278,6 +278,7 @@ static void announce (const struct run *r)
 {
   const struct conf *c = &r->j.c;
   char n[24];
+  int threads = r->j.d.conf.threads, cores = wait_cores (r->j.m.local_size);
   if (r->j.m.rank) return;
   count_text (arch_params (&c->arch), n);
   printf ("pretrain: %s, %s parameters, %s, %lld steps of %lld x %lld tokens on %d rank%s\n", c->model, n, dtype_name (c->train.dtype), (long long) c->train.steps,
@@ -296,8 +297,8 @@ static int train (struct run *r, const char *yaml, int argc, char **argv, struct
 {
   const struct conf *c = &r->j.c;
   if (job_options (&r->j, yaml, argc, argv, e) || open_data (r, e) || job_start (&r->j, e) || prepare_dir (r, e)) return -1;
-  watch_start (&r->j.d, c->run.watchdog, c->run.dir);
   watch_peers (&r->j.m);
+  watch_start (&r->j.d, c->run.watchdog, c->run.dir);
   announce (r);
   r->batch = job_batches (&r->j, r->j.s.mbs, e);
   if (mesh_agree (&r->j.m, !r->batch, e) || restore (r, e)) return -1;
@@ -309,17 +310,17 @@ static int train (struct run *r, const char *yaml, int argc, char **argv, struct
   return rc;
 }
 
-int train_main (int argc, char **argv)
-{
-  argc--, argv++;
-  struct run *r = xalloc (sizeof *r, "run");
-  struct err e = { 0 };
 static struct run *the_run;
 static void last_words (int code, const char *sentence)
 {
   if (the_run->j.started) exit_write (the_run->j.c.run.dir, code, sentence, the_run->step);
 }
 
+int train_main (int argc, char **argv)
+{
+  argc--, argv++;
+  struct run *r = xalloc (sizeof *r, "run");
+  struct err e = { 0 };
   char *yaml = job_operand (&argc, &argv);
   int code = job_init (&r->j, &argc, &argv);
   if (code) {
@@ -330,9 +331,12 @@ static void last_words (int code, const char *sentence)
   sigaction (SIGTERM, &a, NULL);
   sigaction (SIGUSR1, &a, NULL);
   r->began = now ();
+  the_run = r;
+  base_last_words (last_words);
   int rc = train (r, yaml, argc, argv, &e);
   code = rc > 0 ? rc - 1 : EXIT_DONE;
   if (r->j.m.rank == 0 && r->j.started) exit_write (r->j.c.run.dir, rc < 0 ? e.code : code, rc < 0 ? e.msg : code ? "stopped on request" : "done", r->step);
+  base_last_words (NULL);
   watch_stop ();
   metrics_close (r->metrics);
   if (r->batch) dev_release (&r->j.d, MEM_STAGE, SPACE_PINNED, r->batch[0].ids, r->j.s.mbs * r->j.s.b.g.n * 16);
