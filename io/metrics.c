@@ -54,8 +54,10 @@ static int open_file (struct metrics *m, const char *dir, int64_t resumed_step, 
 {
   snprintf (m->path, sizeof m->path, "%s/metrics.jsonl", dir);
   if (!resumed_step && set_aside (dir, m->path, e)) return -1;
-  m->fd = open (m->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  m->fd = open (m->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);   /* not to wait for a reader of a pipe */
   if (m->fd < 0) return world_err (e, "%s: %s", m->path, strerror (errno));
+  struct stat s;
+  if (fstat (m->fd, &s) || !S_ISREG (s.st_mode)) return world_err (e, "%s is no regular file", m->path);
   FILE *f = fdopen (dup (m->fd), "r");
   must (f, "%s: %s", m->path, strerror (errno));
   m->size = keep_bytes (f, resumed_step);
@@ -175,7 +177,7 @@ void metrics_line (const struct metrics *m, const struct metrics_record *r, char
   if (r->mfu >= 0) snprintf (mfu, sizeof mfu, "  MFU %.1f %%", 100 * r->mfu);
   if (r->has_eval) snprintf (valid, sizeof valid, "  valid %.4f", r->eval_loss);
   snprintf (out, size, "step %*" PRId64 "/%" PRId64 "  loss %.4f  norm %.3f  %.0f tokens/s%s  left %s%s%s",
-            snprintf (NULL, 0, "%" PRId64, m->steps), r->step, m->steps, r->loss, r->grad_norm, m->line_seconds > 0
+            snprintf (NULL, 0, "%" PRId64, m->steps), r->step, m->steps, r->loss, fabs (r->grad_norm), m->line_seconds > 0
               ? m->line_tokens / m->line_seconds : 0, mfu, left, valid,
             r->skipped ? "  skipped: the gradient is not finite" : "");
 }

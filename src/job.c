@@ -1,5 +1,6 @@
 #include "config.h"
 #include "job.h"
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@ int job_init (struct job *j, int *argc, char ***argv)
   int rank, size, have;
   struct err e = { 0 };
   memset (j, 0, sizeof *j);
+  signal (SIGXFSZ, SIG_IGN);   /* a limit on file sizes becomes an error with a sentence */
   wait_before_mpi ();
   MPI_Init_thread (argc, argv, MPI_THREAD_FUNNELED, &have);
   MPI_Comm_rank (MPI_COMM_WORLD, &rank);
