@@ -166,6 +166,7 @@ void shard_free (struct shard *s)
   xfree (s->slot);
   xfree (s->gbuf);
   xfree (s->visit);
+  xfree (s->next);
   xfree (s->tp_sum);
   xfree (s->kv_sum);
   xfree (s->seg);
@@ -214,16 +215,15 @@ void shard_stale (struct shard *s)
 void shard_visits (struct shard *s, const int *unit, int n)
 {
   s->visit = xrealloc (s->visit, (size_t) MAX (n, 1) * sizeof (int), "visits");
+  s->next = xrealloc (s->next, (size_t) MAX (n, 1) * sizeof (int), "visits");
   memcpy (s->visit, unit, (size_t) n * sizeof (int));
   s->visits = n;
   s->at = 0;
-}
-
-static int next_use (const struct shard *s, int unit, int from)
-{
-  for (int i = from; i < s->visits; i++)
-    if (s->visit[i] == unit) return i;
-  return s->visits + 1;
+  for (int i = 0; i < s->units.count; i++) s->u[i].upcoming = n + 1;
+  for (int i = n - 1; i >= 0; i--) {
+    s->next[i] = s->u[unit[i]].upcoming;
+    s->u[unit[i]].upcoming = i;
+  }
 }
 
 /* A slot for the use at visit WHEN: free, or the one whose unit is used last and not before WHEN. -1: none may go. */
@@ -233,7 +233,7 @@ static int find_slot (struct shard *s, int unit, int when)
   for (int i = 0; i < s->slots; i++) {
     struct wslot *w = &s->slot[i];
     if (w->pins || w->class != s->u[unit].class) continue;
-    int use = w->unit < 0 || !s->u[w->unit].valid ? s->visits + 2 : next_use (s, w->unit, s->at);
+    int use = w->unit < 0 || !s->u[w->unit].valid ? s->visits + 2 : s->u[w->unit].upcoming;
     if (use > best_use) best = i, best_use = use;
   }
   return best;
@@ -282,7 +282,7 @@ void shard_use (struct shard *s, int unit, int64_t block, struct weights *w)
 {
   must (s->at < s->visits && s->visit[s->at] == unit, "use %d of the step is not of unit %d", s->at, unit);
   must (bring (s, unit, s->at), "no room for the weights of unit %d", unit);
-  s->at++;
+  s->u[unit].upcoming = s->next[s->at++];
   struct wslot *slot = s->alias ? NULL : &s->slot[s->u[unit].slot];
   if (slot) slot->pins++;
   for (int64_t k = 0; k < s->c->sharding.prefetch && s->at + k < s->visits; k++)

@@ -28,6 +28,7 @@ struct ushard {               /* my part of a unit */
   int    class;               /* units of a class share slots and buffers of its room */
   int    slot, gbuf;          /* where it is now, -1 */
   bool   valid, cast;         /* slot holds today's weights; my place in the slot is up to date */
+  int    upcoming;            /* the visit that uses it next */
   int    touched, reduced;    /* this step: backwards done, reductions done */
   bool  *seen;                /* [slots] this micro-batch has written this parameter's gradient (a tied embedding is written twice) */
 };
@@ -50,6 +51,7 @@ struct shard {
   struct gbuf *gbuf; int gbufs;
   struct event *hop;
   int *visit, visits, at;     /* unit of each use of the step; next */
+  int *next;                  /* [visits] the use of the same unit after this one; visits + 1: none */
   struct range *tp_sum, *kv_sum; int tp_sums, kv_sums; int64_t tp_n, kv_n; void *pack;
   struct seg *seg; int segs;
   struct step_vars *vars;     /* device */
