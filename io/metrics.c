@@ -143,11 +143,11 @@ static json_t *comm_of (struct metrics *m, const struct metrics_record *r)
 
 static void put_record (struct metrics *m, const struct metrics_record *r)
 {
-  json_t *o = json_pack ("{s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:b, s:I}",
+  json_t *o = json_pack ("{s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:b, s:I}",
                          "step", (json_int_t) r->step, "loss", number (r->loss),
                          "grad_norm", number (r->grad_norm), "lr", number (r->lr), "tokens", (json_int_t) r->tokens,
                          "tokens_per_s", number (r->step_tokens / r->seconds), "mfu", r->mfu < 0 ? json_null () : number (r->mfu),
-                         "seconds", number (r->seconds), "skipped", r->skipped, "time", (json_int_t) time (NULL));
+                         "seconds", number (r->seconds), "cpu_s", number (r->cpu_seconds), "skipped", r->skipped, "time", (json_int_t) time (NULL));
   must (o, "out of host memory: a record of metrics");
   if (r->has_eval) json_object_set_new (o, "eval_loss", number (r->eval_loss));
   if (r->dev) json_object_set_new (o, "memory", memory_of (r->dev));

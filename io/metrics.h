@@ -12,6 +12,7 @@ struct metrics_record {
   double  loss, grad_norm, lr;                /* loss: nats a token, over the step's valid tokens of all ranks */
   int64_t tokens, step_tokens;                /* of all ranks: seen so far with this step; in this step */
   double  seconds;                            /* wall time of this step */
+  double  cpu_seconds;                        /* processor time of this rank in it, all its threads; less than seconds x threads: it had to wait */
   double  mfu;                                /* 0 .. 1; negative: the peak of this device is not known, written as null */
   bool    skipped;                            /* the gradient was not finite, the state is as before */
   bool    has_eval;                           /* there was validation after this step */

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 struct run {
@@ -185,12 +186,20 @@ static int stop_wish (const struct run *r)
   return r->j.c.run.max_minutes > 0 && now () - r->began > 60 * r->j.c.run.max_minutes ? 3 : 0;
 }
 
-static void record (struct run *r, const struct step_result *out, double lr, double seconds, const double *eval)
+static void record (struct run *r, const struct step_result *out, double lr, double seconds, double cpu, const double *eval)
 {
   struct metrics_record m = { .step = r->step, .loss = out->loss, .grad_norm = out->norm, .lr = lr, .tokens = r->tokens, .step_tokens = (int64_t) out->tokens, .seconds = seconds,
-    .mfu = -1, .skipped = out->skipped, .has_eval = eval != NULL, .eval_loss = eval ? *eval : 0, .dev = &r->j.d };
+    .cpu_seconds = cpu, .mfu = -1, .skipped = out->skipped, .has_eval = eval != NULL, .eval_loss = eval ? *eval : 0, .dev = &r->j.d };
   for (int k = 0; k < GROUP_N; k++) m.group[k] = (struct group_head *) r->j.s.ch.c[k].g;
   metrics_step (r->metrics, &m);
+}
+
+/* Processor time of this rank so far. */
+static double cpu_now (void)
+{
+  struct timespec t;
+  clock_gettime (CLOCK_PROCESS_CPUTIME_ID, &t);
+  return (double) t.tv_sec + 1e-9 * (double) t.tv_nsec;
 }
 
 /* One step with what belongs to it. Returns 0 to go on, an exit code + 1 to end, -1 with the sentence. Collective. */
@@ -199,7 +208,7 @@ static int one_step (struct run *r, struct err *e)
   const struct conf *c = &r->j.c;
   char phase[64];
   struct step_result out;
-  double t = now (), lr = opt_lr (c, r->step + 1), eval;
+  double t = now (), cpu = cpu_now (), lr = opt_lr (c, r->step + 1), eval;
   snprintf (phase, sizeof phase, "step %lld", (long long) r->step + 1);
   base_phase (phase);
   int failed = fill (r, r->train, r->step + 1, INT64_MAX, e);
@@ -219,10 +228,11 @@ static int one_step (struct run *r, struct err *e)
   if (out.skipped) say (SAY_WARN, "step %lld skipped: the gradient is not finite (%d in a row)", (long long) r->step, r->bad_steps);
   if (dumps) dump (r, "grad", true, 1 / out.tokens);
   double seconds = now () - t;
+  cpu = cpu_now () - cpu;
   bool last = r->step == c->train.steps, stop = all[1] != 0;
   bool due = r->valid && c->eval.batches && (last || (c->eval.every && r->step % c->eval.every == 0));
   if (due && !stop && evaluate (r, &eval, e)) return -1;
-  record (r, &out, lr, seconds, due && !stop ? &eval : NULL);
+  record (r, &out, lr, seconds, cpu, due && !stop ? &eval : NULL);
   if (r->bad_steps >= c->train.max_bad_steps)
     return user_err (e, "diverged: %d steps in a row had values that are not finite (train.max_bad_steps), the last good step is %lld", r->bad_steps, (long long) r->step - r->bad_steps),
            e->code = EXIT_DIVERGED, -1;
