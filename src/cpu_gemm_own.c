@@ -8,12 +8,12 @@
 /* C goes in blocks of BM x BN; for each, k goes in steps of about BK. In a step A's block is copied (rows of k, or k rows as it is stored), B's into
    panels of TILE_N columns (and kept for all rows of C unless k is above KEPT); BF16 is widened on the way. Parts of C that are not F32 gather in F32. k is cut by its own length alone, so
    that an element's bits depend on nothing but k. */
-enum { BM = 384, BN = 960, BK = 256, PART_M = 48, KEPT = 2112 };
+enum { BM = 384, BN = 960, BK = 256, PART_M = TILE_PANEL, KEPT = 2112 };
 
 struct gemm_block {
   const struct op_gemm *g;
   int64_t i, j, m, n, p, k;         /* of C and of k now */
-  int64_t lda, skip;                /* of the copy of A; panels of B that are there already */
+  int64_t lda, b_items;             /* of the copy of A; pieces of B to pack */
   float *a, *b, *c;                 /* copies; c: where the block gathers, ldc apart */
   int64_t ldc;
   bool add;
@@ -37,31 +37,29 @@ static void start (void)
   room.c = map ((BM + TILE_M) * (BN + TILE_N));
 }
 
-/* B's panels [lo, hi), then A's parts: items of one loop. */
-static void pack_b (const struct gemm_block *x, int64_t panel)
+/* What is packed by rows of k comes from memory in long runs; what is turned or lies along k comes by panels. */
+static void pack_b (const struct gemm_block *x, int64_t item)
 {
   const struct op_gemm *g = x->g;
-  int64_t c = panel * TILE_N, n = MIN ((int64_t) TILE_N, x->n - c), j = x->j + c;
-  float *dst = x->b + c * round_up (x->k, VL);
-  if (!g->tb) tile_load (dst, TILE_N, at_elem (g->b, x->p * g->ldb + j, g->ab), g->ldb, x->k, n, x->k, TILE_N, g->ab, 1);
-  else tile_load_t (dst, TILE_N, at_elem (g->b, j * g->ldb + x->p, g->ab), g->ldb, n, x->k, TILE_N, round_up (x->k, VL), g->ab, 1);
+  int64_t kpad = round_up (x->k, VL), c = item * TILE_N, r = item * VL;
+  if (g->tb) tile_load_t (x->b + c * kpad, TILE_N, at_elem (g->b, (x->j + c) * g->ldb + x->p, g->ab), g->ldb, MIN ((int64_t) TILE_N, x->n - c), x->k, TILE_N, kpad, g->ab, 1);
+  else tile_split (x->b + r * TILE_N, TILE_N * kpad, at_elem (g->b, (x->p + r) * g->ldb + x->j, g->ab), g->ldb, MIN (VL, x->k - r), x->n, g->ab);
 }
 
-static void pack_a (const struct gemm_block *x, int64_t part)
+static void pack_a (const struct gemm_block *x, int64_t item)
 {
   const struct op_gemm *g = x->g;
-  int64_t r = part * PART_M, m = MIN ((int64_t) PART_M, x->m - r), i = x->i + r;
-  if (!g->ta) tile_load (x->a + r * x->lda, x->lda, at_elem (g->a, i * g->lda + x->p, g->ab), g->lda, m, x->k, round_up (m, TILE_M), round_up (x->k, VL), g->ab, 1);
-  else tile_load (x->a + r * BK, PART_M, at_elem (g->a, x->p * g->lda + i, g->ab), g->lda, x->k, m, x->k, PART_M, g->ab, 1);
+  int64_t kpad = round_up (x->k, VL), m = item * PART_M, r = item * VL, rows = MIN ((int64_t) PART_M, x->m - m);
+  if (!g->ta) tile_load (x->a + m * x->lda, x->lda, at_elem (g->a, (x->i + m) * g->lda + x->p, g->ab), g->lda, rows, x->k, round_up (rows, TILE_M), kpad, g->ab, 1);
+  else tile_split (x->a + r * PART_M, PART_M * kpad, at_elem (g->a, (x->p + r) * g->lda + x->i, g->ab), g->lda, MIN (VL, x->k - r), x->m, g->ab);
 }
 
 static void pack (const void *arg, int64_t lo, int64_t hi)
 {
   const struct gemm_block *x = arg;
-  int64_t panels = ceil_div (x->n, TILE_N);
-  for (int64_t t = lo + x->skip; t < hi + x->skip; t++)
-    if (t < panels) pack_b (x, t);
-    else pack_a (x, t - panels);
+  for (int64_t t = lo; t < hi; t++)
+    if (t < x->b_items) pack_b (x, t);
+    else pack_a (x, t - x->b_items);
 }
 
 /* Tile t: a part of rows and a panel. Tiles at the edge of an F32 C go through a buffer. */
@@ -70,7 +68,7 @@ static void multiply_part (const struct gemm_block *x, int64_t part, int64_t pan
   int64_t r = part * PART_M, c = panel * TILE_N, m = MIN ((int64_t) PART_M, x->m - r), n = MIN ((int64_t) TILE_N, x->n - c), mp = round_up (m, TILE_M), np = round_up (n, VL);
   bool ta = x->g->ta, edge = x->c != room.c && (m != mp || n != np);
   float buffer[PART_M * TILE_N] __attribute__ ((aligned (64))), *out = x->c + r * x->ldc + c;
-  const float *a = ta ? x->a + r * BK : x->a + r * x->lda;
+  const float *a = x->a + r * (ta ? round_up (x->k, VL) : x->lda);
   tile_gemm (mp, np, x->k, a, ta ? 1 : x->lda, ta ? PART_M : 1, x->b + c * round_up (x->k, VL), TILE_N, edge ? buffer : out, edge ? TILE_N : x->ldc, x->add && !edge);
   if (edge) tile_store (out, x->ldc, buffer, TILE_N, m, n, DT_F32, x->add);
 }
@@ -113,8 +111,8 @@ static void block (struct gemm_block *x)
     x->k = MIN (step, g->k - x->p);
     x->add = x->p > 0 || (direct && g->beta != 0);
     x->b = room.b + (g->k <= KEPT ? BN * x->p : 0);
-    x->skip = g->k <= KEPT && x->i > 0 ? panels : 0;
-    cpu_for (panels + parts - x->skip, (double) (x->k * TILE_N) * 0.4, pack, x);
+    x->b_items = g->k <= KEPT && x->i > 0 ? 0 : g->tb ? panels : ceil_div (x->k, VL);
+    cpu_for (x->b_items + (g->ta ? ceil_div (x->k, VL) : parts), (double) (x->k * TILE_N) * 0.4, pack, x);
     cpu_for (parts * panels, (double) (x->k * PART_M * TILE_N) * 0.012, multiply, x);
   }
   if (!direct || g->bias) cpu_for (x->m, (double) x->n * 0.5, finish, x);

@@ -49,7 +49,7 @@ void tile_gemm (int64_t m, int64_t n, int64_t k, const float *a, int64_t rs, int
   }
 }
 
-/* Rows lie pages apart: the processor does not foresee them. */
+/* Rows lie pages apart: the processor does not foresee them. (Beyond the last row the caller's next tile begins, if any.) */
 enum { AHEAD = 12 };
 INLINE void fetch_row (const void *src, int64_t at, int64_t cols, enum dtype t)
 {
@@ -71,6 +71,24 @@ void tile_load (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t
 {
   WITH_TYPE (t, T, load_as (dst, ld, src, src_ld, rows, cols, cols_pad, T, alpha));
   for (int64_t r = rows; r < rows_pad; r++) memset (dst + r * ld, 0, (size_t) cols_pad * sizeof *dst);
+}
+
+INLINE void split_as (float *dst, int64_t panel, const void *src, int64_t src_ld, int64_t rows, int64_t cols, enum dtype t)
+{
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t c = 0; c < cols; c += TILE_PANEL) {
+      float *d = dst + c / TILE_PANEL * panel + r * TILE_PANEL;
+      int64_t at = r * src_ld + c, end = r * src_ld + cols;
+      if (cols - c >= TILE_PANEL)
+        for (int i = 0; i < TILE_PANEL; i += VL) v_st (d, i, DT_F32, v_ld (src, at + i, t));
+      else
+        for (int i = 0; i < TILE_PANEL; i += VL) v_st (d, i, DT_F32, at + i < end ? v_ldn (src, at + i, end, t, 0) : v_set (0));
+    }
+}
+
+void tile_split (float *dst, int64_t panel, const void *src, int64_t src_ld, int64_t rows, int64_t cols, enum dtype t)
+{
+  WITH_TYPE (t, T, split_as (dst, panel, src, src_ld, rows, cols, T));
 }
 
 /* Swap blocks of s lanes between row i and row i + s: four rounds transpose 16 x 16. */
@@ -98,7 +116,7 @@ void tile_load_t (float *dst, int64_t ld, const void *src, int64_t src_ld, int64
 {
   for (int64_t r = 0; r < rows_pad; r += VL)
     for (int64_t c = 0; c < cols_pad; c += VL) {
-      for (int64_t i = r + VL + c / VL; i < MIN (r + 2 * VL, rows); i += cols_pad / VL) fetch_row (src, i * src_ld, cols, t);
+      for (int64_t i = r + VL + c / VL; i < r + 2 * VL; i += cols_pad / VL) fetch_row (src, i * src_ld, cols, t);
       WITH_TYPE (t, T, load_t_block (dst + c * ld + r, ld, at_elem (src, r * src_ld + c, T), src_ld, rows - r, cols - c, T, alpha));
     }
 }

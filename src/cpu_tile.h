@@ -9,7 +9,7 @@
 enum { TILE_M = 8, TILE_V = 3, TILE_N = TILE_V * VL };
 #else
 #define TILE_WIDE false   /* sixteen registers of 8 floats: a library's kernels are better */
-enum { TILE_M = 4, TILE_V = 1, TILE_N = TILE_V * VL };
+enum { TILE_M = 4, TILE_V = 1, TILE_N = TILE_V * VL };   /* and cpu_gemm_own.c is not used */
 #endif
 
 /* C[m,n] (+)= A[m,k] B[k,n]: element (i, p) of A at a[i * rs + p * cs], rows of B and C ldb and ldc apart. m is a multiple of TILE_M, n of VL.
@@ -20,6 +20,9 @@ void tile_gemm (int64_t m, int64_t n, int64_t k, const float *a, int64_t rs, int
 void tile_load (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t rows_pad, int64_t cols_pad, enum dtype t, float alpha);
 /* The transpose of the same: dst[c * ld + r], zeros as above, rows_pad and cols_pad multiples of VL. */
 void tile_load_t (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t rows_pad, int64_t cols_pad, enum dtype t, float alpha);
+/* Rows of type t cut into panels of TILE_PANEL columns: panel j's rows, TILE_PANEL apart, start at dst + j * panel; the last is filled up with zeros. */
+enum { TILE_PANEL = 48 };
+void tile_split (float *dst, int64_t panel, const void *src, int64_t src_ld, int64_t rows, int64_t cols, enum dtype t);
 /* dst[rows, cols] of type t = src, rows ld apart (+ dst where add). */
 void tile_store (void *dst, int64_t dst_ld, const float *src, int64_t ld, int64_t rows, int64_t cols, enum dtype t, bool add);
 /* The same from a transposed source: src[c * ld + r]; src has multiples of VL of rows and columns. */
