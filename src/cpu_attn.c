@@ -93,7 +93,8 @@ static void rescale (struct work *w, int64_t c, vf alpha, int64_t dim)
 
 static void tile (struct work *w, const struct op_attn *o, int64_t b, int64_t kv, int64_t j0)
 {
-  int64_t c0, d = att_pad (o->head_dim), n = MIN ((int64_t) ATT_K, o->sk - j0), at = (b * o->sk + j0) * o->kv_stride + kv * o->head_dim;
+  int64_t c0, d = att_pad (o->head_dim), n = MIN ((int64_t) ATT_K, o->sk - j0);
+  int64_t at = (b * o->sk + j0) * o->kv_stride + kv * o->head_dim;
   bool full = att_tile_full (&w->seen, j0, &c0);
   if (c0 == w->seen.cols) return;
   tile_load (w->k, d, at_elem (o->k, at, o->t), o->kv_stride, n, o->head_dim, ATT_K, d, o->t, 1);
@@ -132,14 +133,16 @@ static void fwd_part (const void *arg, int64_t lo, int64_t hi)
   const struct op_attn *o = &f->o;
   struct work *w = cpu_scratch (omp_get_thread_num (), sizeof *w);
   for (int64_t x = lo; x < hi; x++) {
-    int64_t i0 = x % f->blocks * ATT_Q, h = x / f->blocks % o->heads, b = x / f->blocks / o->heads;   /* a head's blocks in a row: K and V stay in cache */
-    int64_t n = MIN ((int64_t) ATT_Q, o->sq - i0), d = att_pad (o->head_dim);
+    /* a head's blocks in a row: K and V stay in cache */
+    int64_t i0 = x % f->blocks * ATT_Q, h = x / f->blocks % o->heads, b = x / f->blocks / o->heads;
+    int64_t n = MIN ((int64_t) ATT_Q, o->sq - i0), d = att_pad (o->head_dim), kv = h * o->kv_heads / o->heads;
+    const void *q = at_elem (o->q, (b * o->sq + i0) * o->q_stride + h * o->head_dim, o->t);
     void *out = at_elem (o->o, (b * o->sq + i0) * o->o_stride + h * o->head_dim, o->t);
     float *lse = o->lse + (b * o->heads + h) * o->sq + i0;
-    tile_load_t (w->qt, ATT_Q, at_elem (o->q, (b * o->sq + i0) * o->q_stride + h * o->head_dim, o->t), o->q_stride, n, o->head_dim, att_pad (n), d, o->t, 1 / sqrtf ((float) o->head_dim));
+    tile_load_t (w->qt, ATT_Q, q, o->q_stride, n, o->head_dim, att_pad (n), d, o->t, 1 / sqrtf ((float) o->head_dim));
     att_see (&w->seen, o, b, i0, n);
     begin (w, o, lse, out, n);
-    for (int64_t j0 = w->seen.first / ATT_K * ATT_K; j0 < w->seen.end; j0 += ATT_K) tile (w, o, b, h * o->kv_heads / o->heads, j0);
+    for (int64_t j0 = w->seen.first / ATT_K * ATT_K; j0 < w->seen.end; j0 += ATT_K) tile (w, o, b, kv, j0);
     end (w, o, lse, out, n);
   }
 }

@@ -3,9 +3,9 @@
 #include "cpu_attn.h"
 #include "cpu_ops.h"
 
-/* One thread does all of one KV head of one sequence: for each query head of its group and each block of queries, the tiles of keys. The scores come
-   again from lse; dK and dV gather in F32 in the thread's scratch, so every sum has one order. */
-struct bwd { struct op_attn_bwd o; int64_t blocks, keys, d; float scale; int64_t x0, x1, s0, s1; };   /* items and steps of a slice */
+/* One thread does all of one KV head of one sequence: for each query head of its group and each block of queries, the tiles of
+   keys. The scores come again from lse; dK and dV gather in F32 in the thread's scratch, so every sum has one order. */
+struct bwd { struct op_attn_bwd o; int64_t blocks, keys, d; float scale; int64_t x0, x1, s0, s1; };   /* s: steps of a slice */
 
 struct work {
   float qt[ATT_DIM_MAX * ATT_Q], gt[ATT_DIM_MAX * ATT_Q], dqt[ATT_DIM_MAX * ATT_Q];   /* [dim, queries]: q, d_o, dq */
@@ -54,7 +54,8 @@ static void block (struct work *w, const struct bwd *a, int64_t b, int64_t h, in
 {
   const struct op_attn *o = &a->o.f;
   int64_t n = MIN ((int64_t) ATT_Q, o->sq - i0), d = a->d, at = (b * o->heads + h) * o->sq + i0, dim = o->head_dim;
-  const void *q = at_elem (o->q, (b * o->sq + i0) * o->q_stride + h * dim, o->t), *g = at_elem (a->o.d_o, (b * o->sq + i0) * o->o_stride + h * dim, o->t);
+  const void *q = at_elem (o->q, (b * o->sq + i0) * o->q_stride + h * dim, o->t),
+    *g = at_elem (a->o.d_o, (b * o->sq + i0) * o->o_stride + h * dim, o->t);
   att_see (&w->seen, o, b, i0, n);
   tile_load (w->q, d, q, o->q_stride, n, dim, w->seen.cols, d, o->t, 1);
   tile_load (w->g, d, g, o->o_stride, n, dim, w->seen.cols, d, o->t, 1);
@@ -66,7 +67,8 @@ static void block (struct work *w, const struct bwd *a, int64_t b, int64_t h, in
     w->delta[c] = c < n ? a->o.delta[at + c] : 0;
   }
   for (int64_t j0 = w->seen.first / ATT_K * ATT_K; j0 < w->seen.end; j0 += ATT_K) tile (w, a, j0);
-  tile_store_t (at_elem (a->o.dq, (b * o->sq + i0) * a->o.dq_stride + h * dim, o->t), a->o.dq_stride, w->dqt, ATT_Q, n, dim, o->t, a->o.accumulate);
+  tile_store_t (at_elem (a->o.dq, (b * o->sq + i0) * a->o.dq_stride + h * dim, o->t), a->o.dq_stride, w->dqt, ATT_Q, n, dim,
+    o->t, a->o.accumulate);
 }
 
 static void begin (struct work *w, const struct bwd *a, int64_t b, int64_t kv)
@@ -120,8 +122,9 @@ static void delta_part (const void *arg, int64_t lo, int64_t hi)
 
 void cpu_attn_bwd (const struct op *op)
 {
-  struct bwd a = { .o = op->attn_bwd, .blocks = ceil_div (op->attn_bwd.f.sq, ATT_Q), .keys = round_up (op->attn_bwd.f.sk, ATT_K), .d = att_pad (op->attn_bwd.f.head_dim),
-    .scale = 1 / sqrtf ((float) op->attn_bwd.f.head_dim) };
+  const struct op_attn *f = &op->attn_bwd.f;
+  struct bwd a = { .o = op->attn_bwd, .blocks = ceil_div (f->sq, ATT_Q), .keys = round_up (f->sk, ATT_K),
+    .d = att_pad (f->head_dim), .scale = 1 / sqrtf ((float) f->head_dim) };
   struct op_attn *o = &a.o.f;
   att_addresses (o);
   a.o.d_o = cpu_at (a.o.d_o);

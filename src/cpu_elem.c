@@ -14,7 +14,8 @@ static void copy_flat (const void *arg, int64_t lo, int64_t hi)
 static void copy_rows (const void *arg, int64_t lo, int64_t hi)
 {
   const struct op_copy *c = arg;
-  for (int64_t r = lo; r < hi; r++) memcpy ((char *) c->dst + r * c->dst_pitch, (const char *) c->src + r * c->src_pitch, (size_t) c->bytes);
+  for (int64_t r = lo; r < hi; r++)
+    memcpy ((char *) c->dst + r * c->dst_pitch, (const char *) c->src + r * c->src_pitch, (size_t) c->bytes);
 }
 
 void cpu_copy (const struct op *o)
@@ -131,7 +132,8 @@ INLINE void swiglu_bwd_as (const struct op_swiglu_bwd *o, int64_t lo, int64_t hi
 {
   for (int64_t r = lo; r < hi; r++) {
     const void *g = at_elem (o->gu, r * 2 * o->f, t), *u = at_elem (g, o->f, t), *d = at_elem (o->d_out, r * o->f, t);
-    void *dg = at_elem (o->dgu, r * 2 * o->f, t), *du = at_elem (dg, o->f, t), *out = o->out ? at_elem (o->out, r * o->f, t) : NULL;
+    void *dg = at_elem (o->dgu, r * 2 * o->f, t), *du = at_elem (dg, o->f, t);
+    void *out = o->out ? at_elem (o->out, r * o->f, t) : NULL;
     for (int64_t i = 0; i < o->f; i += VL) {
       vf x = v_ldn (g, i, o->f, t, 0), y = v_ldn (u, i, o->f, t, 0), z = v_ldn (d, i, o->f, t, 0);
       vf s = sigmoid (x), silu = x * s;

@@ -1,4 +1,5 @@
-/* cpu_gemm: the ways to a matrix product. Pointers are usable, leading dimensions given, shape and strides as struct op_gemm says; all use cpu_threads threads. */
+/* cpu_gemm: the ways to a matrix product. Pointers are usable, leading dimensions given, shape and strides as struct op_gemm
+   says; all use cpu_threads threads. */
 #ifndef CPU_GEMM_H
 #define CPU_GEMM_H
 #include "dev_cpu.h"

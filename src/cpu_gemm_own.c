@@ -5,8 +5,9 @@
 #include "cpu_gemm.h"
 #include "cpu_tile.h"
 
-/* C goes in blocks of BM x BN; for each, k goes in steps of about BK. In a step A's block is copied (rows of k, or k rows as it is stored), B's into
-   panels of TILE_N columns (and kept for all rows of C unless k is above KEPT); BF16 is widened on the way. Parts of C that are not F32 gather in F32. k is cut by its own length alone, so
+/* C goes in blocks of BM x BN; for each, k goes in steps of about BK. In a step A's block is copied as it lies, B's into panels
+   of TILE_N columns (and kept for all rows of C unless k is above KEPT); BF16 is widened on the way. Parts of C that are not F32
+   gather in F32. k is cut by its own length alone, so
    that an element's bits depend on nothing but k. */
 enum { BM = 384, BN = 960, BK = 256, PART_M = TILE_PANEL, KEPT = 2112 };
 
@@ -42,16 +43,19 @@ static void pack_b (const struct gemm_block *x, int64_t item)
 {
   const struct op_gemm *g = x->g;
   int64_t kpad = round_up (x->k, VL), c = item * TILE_N, r = item * VL;
-  if (g->tb) tile_load_t (x->b + c * kpad, TILE_N, at_elem (g->b, (x->j + c) * g->ldb + x->p, g->ab), g->ldb, MIN ((int64_t) TILE_N, x->n - c), x->k, TILE_N, kpad, g->ab, 1);
-  else tile_split (x->b + r * TILE_N, TILE_N * kpad, at_elem (g->b, (x->p + r) * g->ldb + x->j, g->ab), g->ldb, MIN (VL, x->k - r), x->n, g->ab);
+  const void *rows = at_elem (g->b, (x->p + r) * g->ldb + x->j, g->ab);
+  const void *panel = at_elem (g->b, (x->j + c) * g->ldb + x->p, g->ab);
+  if (!g->tb) tile_split (x->b + r * TILE_N, TILE_N * kpad, rows, g->ldb, MIN (VL, x->k - r), x->n, g->ab);
+  else tile_load_t (x->b + c * kpad, TILE_N, panel, g->ldb, MIN ((int64_t) TILE_N, x->n - c), x->k, TILE_N, kpad, g->ab, 1);
 }
 
 static void pack_a (const struct gemm_block *x, int64_t item)
 {
   const struct op_gemm *g = x->g;
-  int64_t kpad = round_up (x->k, VL), m = item * PART_M, r = item * VL, rows = MIN ((int64_t) PART_M, x->m - m);
-  if (!g->ta) tile_load (x->a + m * x->lda, x->lda, at_elem (g->a, (x->i + m) * g->lda + x->p, g->ab), g->lda, rows, x->k, round_up (rows, TILE_M), kpad, g->ab, 1);
-  else tile_split (x->a + r * PART_M, PART_M * kpad, at_elem (g->a, (x->p + r) * g->lda + x->i, g->ab), g->lda, MIN (VL, x->k - r), x->m, g->ab);
+  int64_t kpad = round_up (x->k, VL), i = item * PART_M, r = item * VL, m = MIN ((int64_t) PART_M, x->m - i);
+  const void *rows = at_elem (g->a, (x->p + r) * g->lda + x->i, g->ab), *part = at_elem (g->a, (x->i + i) * g->lda + x->p, g->ab);
+  if (g->ta) tile_split (x->a + r * PART_M, PART_M * kpad, rows, g->lda, MIN (VL, x->k - r), x->m, g->ab);
+  else tile_load (x->a + i * x->lda, x->lda, part, g->lda, m, x->k, round_up (m, TILE_M), kpad, g->ab, 1);
 }
 
 static void pack (const void *arg, int64_t lo, int64_t hi)
@@ -65,12 +69,14 @@ static void pack (const void *arg, int64_t lo, int64_t hi)
 /* Tile t: a part of rows and a panel. Tiles at the edge of an F32 C go through a buffer. */
 static void multiply_part (const struct gemm_block *x, int64_t part, int64_t panel)
 {
-  int64_t r = part * PART_M, c = panel * TILE_N, m = MIN ((int64_t) PART_M, x->m - r), n = MIN ((int64_t) TILE_N, x->n - c), mp = round_up (m, TILE_M), np = round_up (n, VL);
+  int64_t r = part * PART_M, c = panel * TILE_N, m = MIN ((int64_t) PART_M, x->m - r), n = MIN ((int64_t) TILE_N, x->n - c);
+  int64_t mp = round_up (m, TILE_M), np = round_up (n, VL), kpad = round_up (x->k, VL);
   bool ta = x->g->ta, edge = x->c != room.c && (m != mp || n != np);
   float buffer[PART_M * TILE_N] __attribute__ ((aligned (64))), *out = x->c + r * x->ldc + c;
-  const float *a = x->a + r * (ta ? round_up (x->k, VL) : x->lda);
-  tile_gemm (mp, np, x->k, a, ta ? 1 : x->lda, ta ? PART_M : 1, x->b + c * round_up (x->k, VL), TILE_N, edge ? buffer : out, edge ? TILE_N : x->ldc, x->add && !edge);
-  if (edge) tile_store (out, x->ldc, buffer, TILE_N, m, n, DT_F32, x->add);
+  const float *a = x->a + r * (ta ? kpad : x->lda), *b = x->b + c * kpad;
+  if (edge) out = buffer;
+  tile_gemm (mp, np, x->k, a, ta ? 1 : x->lda, ta ? PART_M : 1, b, TILE_N, out, edge ? TILE_N : x->ldc, x->add && !edge);
+  if (edge) tile_store (x->c + r * x->ldc + c, x->ldc, buffer, TILE_N, m, n, DT_F32, x->add);
 }
 
 static void multiply (const void *arg, int64_t lo, int64_t hi)
@@ -103,7 +109,8 @@ static void finish (const void *arg, int64_t lo, int64_t hi)
 static void block (struct gemm_block *x)
 {
   const struct op_gemm *g = x->g;
-  int64_t parts = ceil_div (x->m, PART_M), panels = ceil_div (x->n, TILE_N), steps = MAX (1, ceil_div (g->k, BK)), step = MAX (VL, round_up (ceil_div (g->k, steps), VL));
+  int64_t parts = ceil_div (x->m, PART_M), panels = ceil_div (x->n, TILE_N), steps = MAX (1, ceil_div (g->k, BK));
+  int64_t step = MAX (VL, round_up (ceil_div (g->k, steps), VL));
   bool direct = g->ct == DT_F32;
   x->c = direct ? at_elem (g->c, x->i * g->ldc + x->j, DT_F32) : room.c;
   x->ldc = direct ? g->ldc : BN + TILE_N;

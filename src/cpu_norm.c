@@ -17,15 +17,18 @@ INLINE void norm_vec (const struct op_norm *o, int64_t at, int64_t to, float *rs
   }
   *rstd = 1 / sqrtf (v_sum (q) / (float) o->dim + o->eps);
   const void *s = res ? sum : x;
-  for (int64_t i = 0; i < o->dim; i += VL) v_stn (y, i, o->dim, t, v_ldn (s, i, o->dim, t, 0) * *rstd * v_ldn (o->w, i, o->dim, wt, 0));
+  for (int64_t i = 0; i < o->dim; i += VL)
+    v_stn (y, i, o->dim, t, v_ldn (s, i, o->dim, t, 0) * *rstd * v_ldn (o->w, i, o->dim, wt, 0));
 }
 
 static void norm_part (const void *arg, int64_t lo, int64_t hi)
 {
   const struct op_norm *o = arg;
   for (int64_t r = lo; r < hi; r++)
-    for (int64_t i = 0; i < o->inner; i++)
-      WITH_TYPE (o->t, T, WITH_TYPE (o->wt, W, norm_vec (o, r * o->x_stride + i * o->dim, r * o->y_stride + i * o->dim, o->rstd + r * o->inner + i, T, W)));
+    for (int64_t i = 0; i < o->inner; i++) {
+      int64_t x = r * o->x_stride + i * o->dim, y = r * o->y_stride + i * o->dim;
+      WITH_TYPE (o->t, T, WITH_TYPE (o->wt, W, norm_vec (o, x, y, o->rstd + r * o->inner + i, T, W)));
+    }
 }
 
 void cpu_norm (const struct op *op)
@@ -43,7 +46,7 @@ void cpu_norm (const struct op *op)
   cpu_for (o.rows, 10 + (double) dense * 0.8, norm_part, &o);
 }
 
-/* ---- backward: sums over rows are taken in blocks of rows whose number and size come from the shape, then over the blocks in order ---- */
+/* ---- backward: sums over rows are taken in blocks of rows cut by the shape alone, then over the blocks in order ---- */
 #define BLOCKS 64
 struct norm_bwd { struct op_norm_bwd o; int64_t block, blocks; float *part; };   /* part [blocks, dim] */
 
@@ -123,7 +126,8 @@ INLINE void colsum_as (const struct colsum *a, int64_t b, enum dtype t)
   float *sum = a->part + b * ld;
   memset (sum, 0, (size_t) ld * sizeof *sum);
   for (int64_t r = b * a->block; r < MIN ((b + 1) * a->block, o->rows); r++)
-    for (int64_t c = 0; c < n; c += VL) v_st (sum, c, DT_F32, v_ld (sum, c, DT_F32) + v_ldn (at_elem (o->x, r * o->stride, t), c, n, t, 0));
+    for (int64_t c = 0; c < n; c += VL)
+      v_st (sum, c, DT_F32, v_ld (sum, c, DT_F32) + v_ldn (at_elem (o->x, r * o->stride, t), c, n, t, 0));
 }
 
 static void colsum_part (const void *arg, int64_t lo, int64_t hi)

@@ -91,7 +91,7 @@ void cpu_step_vars (const struct op *op)
 
 /* ---- AdamW ---- */
 #define BLOCK 4096
-struct adamw { struct op_adamw o; float lr, scale, b1, b2, d1, d2, c1, c2, eps, decay; bool skip; };   /* d = 1 - b, c = 1 / (1 - b^t) */
+struct adamw { struct op_adamw o; float lr, scale, b1, b2, d1, d2, c1, c2, eps, decay; bool skip; };   /* d 1 - b, c 1 / (1 - b^t) */
 
 INLINE void adamw_as (const struct adamw *a, int64_t lo, int64_t hi, enum dtype gt)
 {

@@ -2,7 +2,8 @@
 #include "cpu_tile.h"
 
 /* TILE_M rows of V vectors. */
-INLINE void kernel (int V, int64_t k, const float *a, int64_t rs, int64_t cs, const float *b, int64_t ldb, float *c, int64_t ldc, bool add)
+INLINE void kernel (int V, int64_t k, const float *a, int64_t rs, int64_t cs, const float *b, int64_t ldb, float *c,
+  int64_t ldc, bool add)
 {
   vf s[TILE_M][TILE_V] = {};
   #pragma GCC unroll 16
@@ -26,8 +27,11 @@ INLINE void kernel (int V, int64_t k, const float *a, int64_t rs, int64_t cs, co
     for (int j = 0; j < V; j++) v_st (c, i * ldc + j * VL, DT_F32, add ? v_ld (c, i * ldc + j * VL, DT_F32) + s[i][j] : s[i][j]);
 }
 
-#define KERNEL(V) static void kernel##V (int64_t k, const float *a, int64_t rs, int64_t cs, const float *b, int64_t ldb, float *c, int64_t ldc, bool add) \
-  { kernel (V, k, a, rs, cs, b, ldb, c, ldc, add); }
+typedef void kernel_fn (int64_t k, const float *a, int64_t rs, int64_t cs, const float *b, int64_t ldb, float *c, int64_t ldc,
+  bool add);
+#define KERNEL(V) \
+  static void kernel##V (int64_t k, const float *a, int64_t rs, int64_t cs, const float *b, int64_t ldb, float *c, int64_t ldc, \
+    bool add) { kernel (V, k, a, rs, cs, b, ldb, c, ldc, add); }
 KERNEL (1)
 #ifdef __AVX512F__
 KERNEL (2)
@@ -37,9 +41,10 @@ KERNEL (3)
 #define kernel3 kernel1
 #endif
 
-void tile_gemm (int64_t m, int64_t n, int64_t k, const float *a, int64_t rs, int64_t cs, const float *b, int64_t ldb, float *c, int64_t ldc, bool add)
+void tile_gemm (int64_t m, int64_t n, int64_t k, const float *a, int64_t rs, int64_t cs, const float *b, int64_t ldb, float *c,
+  int64_t ldc, bool add)
 {
-  static void (*const kern[]) (int64_t, const float *, int64_t, int64_t, const float *, int64_t, float *, int64_t, bool) = { NULL, kernel1, kernel2, kernel3 };
+  static kernel_fn *const kern[] = { NULL, kernel1, kernel2, kernel3 };
   int64_t left = n / VL;
   while (left > 0) {
     int64_t v = MIN (left, (int64_t) TILE_V), j = n - left * VL;
@@ -56,7 +61,8 @@ INLINE void fetch_row (const void *src, int64_t at, int64_t cols, enum dtype t)
   for (int64_t b = 0; b < cols * dtype_size (t); b += 64) __builtin_prefetch (at_bytes (at_elem (src, at, t), b));
 }
 
-INLINE void load_as (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t cols_pad, enum dtype t, float alpha)
+INLINE void load_as (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t cols_pad,
+  enum dtype t, float alpha)
 {
   for (int64_t r = 0; r < rows; r++) {
     int64_t c = 0;
@@ -67,7 +73,8 @@ INLINE void load_as (float *dst, int64_t ld, const void *src, int64_t src_ld, in
   }
 }
 
-void tile_load (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t rows_pad, int64_t cols_pad, enum dtype t, float alpha)
+void tile_load (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t rows_pad,
+  int64_t cols_pad, enum dtype t, float alpha)
 {
   WITH_TYPE (t, T, load_as (dst, ld, src, src_ld, rows, cols, cols_pad, T, alpha));
   for (int64_t r = rows; r < rows_pad; r++) memset (dst + r * ld, 0, (size_t) cols_pad * sizeof *dst);
@@ -92,14 +99,25 @@ void tile_split (float *dst, int64_t panel, const void *src, int64_t src_ld, int
 }
 
 /* Swap blocks of s lanes between row i and row i + s: four rounds transpose 16 x 16. */
-#define LANES(s, f) { f (0, s), f (1, s), f (2, s), f (3, s), f (4, s), f (5, s), f (6, s), f (7, s), f (8, s), f (9, s), f (10, s), f (11, s), f (12, s), f (13, s), f (14, s), f (15, s) }
+#define LANES(s, f) { f (0, s), f (1, s), f (2, s), f (3, s), f (4, s), f (5, s), f (6, s), f (7, s), \
+  f (8, s), f (9, s), f (10, s), f (11, s), f (12, s), f (13, s), f (14, s), f (15, s) }
 #define UPPER(l, s) ((l) & (s) ? 16 + (l) - (s) : (l))
 #define LOWER(l, s) ((l) & (s) ? 16 + (l) : (l) + (s))
-#define ROUND(s) do { const vi up = LANES (s, UPPER), low = LANES (s, LOWER); \
-  _Pragma ("GCC unroll 16") for (int i = 0; i < VL; i++) if (!(i & (s))) { vf x = r[i], y = r[i + (s)]; r[i] = __builtin_shuffle (x, y, up); r[i + (s)] = __builtin_shuffle (x, y, low); } } while (0)
+INLINE void swap (vf r[VL], int s, vi up, vi low)
+{
+  #pragma GCC unroll 16
+  for (int i = 0; i < VL; i++)
+    if (!(i & s)) {
+      vf x = r[i], y = r[i + s];
+      r[i] = __builtin_shuffle (x, y, up);
+      r[i + s] = __builtin_shuffle (x, y, low);
+    }
+}
+#define ROUND(s) swap (r, s, (vi) LANES (s, UPPER), (vi) LANES (s, LOWER))
 INLINE void transpose (vf r[VL]) { ROUND (1); ROUND (2); ROUND (4); ROUND (8); }
 
-INLINE void load_t_block (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, enum dtype t, float alpha)
+INLINE void load_t_block (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, enum dtype t,
+  float alpha)
 {
   vf r[VL];
   if (rows >= VL && cols >= VL) {
@@ -112,12 +130,14 @@ INLINE void load_t_block (float *dst, int64_t ld, const void *src, int64_t src_l
   for (int i = 0; i < VL; i++) v_st (dst, i * ld, DT_F32, r[i]);
 }
 
-void tile_load_t (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t rows_pad, int64_t cols_pad, enum dtype t, float alpha)
+void tile_load_t (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t rows_pad,
+  int64_t cols_pad, enum dtype t, float alpha)
 {
   for (int64_t r = 0; r < rows_pad; r += VL)
     for (int64_t c = 0; c < cols_pad; c += VL) {
       for (int64_t i = r + VL + c / VL; i < r + 2 * VL; i += cols_pad / VL) fetch_row (src, i * src_ld, cols, t);
-      WITH_TYPE (t, T, load_t_block (dst + c * ld + r, ld, at_elem (src, r * src_ld + c, T), src_ld, rows - r, cols - c, T, alpha));
+      const void *s = at_elem (src, r * src_ld + c, t);
+      WITH_TYPE (t, T, load_t_block (dst + c * ld + r, ld, s, src_ld, rows - r, cols - c, T, alpha));
     }
 }
 
@@ -141,6 +161,7 @@ void tile_store_t (void *dst, int64_t dst_ld, const float *src, int64_t ld, int6
       vf r[VL];
       for (int i = 0; i < VL; i++) r[i] = v_ld (src, (c + i) * ld + r0, DT_F32);
       transpose (r);
-      for (int i = 0; i < MIN (VL, rows - r0); i++) WITH_TYPE (t, T, store_row (dst, (r0 + i) * dst_ld + c, (r0 + i) * dst_ld + cols, r[i], T, add));
+      for (int i = 0; i < MIN (VL, rows - r0); i++)
+        WITH_TYPE (t, T, store_row (dst, (r0 + i) * dst_ld + c, (r0 + i) * dst_ld + cols, r[i], T, add));
     }
 }

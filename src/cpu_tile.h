@@ -1,4 +1,5 @@
-/* cpu_tile: products of small matrices that lie in cache, F32, and what brings tensors into that form. The fast part of cpu_gemm.c and cpu_attn*.c. */
+/* cpu_tile: products of small matrices that lie in cache, F32, and what brings tensors into that form. The fast part of
+   cpu_gemm.c and cpu_attn*.c. */
 #ifndef CPU_TILE_H
 #define CPU_TILE_H
 #include "cpu_vec.h"
@@ -12,15 +13,22 @@ enum { TILE_M = 8, TILE_V = 3, TILE_N = TILE_V * VL };
 enum { TILE_M = 4, TILE_V = 1, TILE_N = TILE_V * VL };   /* and cpu_gemm_own.c is not used */
 #endif
 
-/* C[m,n] (+)= A[m,k] B[k,n]: element (i, p) of A at a[i * rs + p * cs], rows of B and C ldb and ldc apart. m is a multiple of TILE_M, n of VL.
-   Each element sums its k products in order, fused, from 0, then adds what C held: the same bits however the matrix is cut in m and n. */
-void tile_gemm (int64_t m, int64_t n, int64_t k, const float *a, int64_t rs, int64_t cs, const float *b, int64_t ldb, float *c, int64_t ldc, bool add);
+/* C[m,n] (+)= A[m,k] B[k,n]: element (i, p) of A at a[i * rs + p * cs], rows of B and C ldb and ldc apart. m is a multiple of
+   TILE_M, n of VL.
+   Each element sums its k products in order, fused, from 0, then adds what C held: the same bits however the matrix is cut in m
+   and n. */
+void tile_gemm (int64_t m, int64_t n, int64_t k, const float *a, int64_t rs, int64_t cs, const float *b, int64_t ldb, float *c,
+  int64_t ldc, bool add);
 
-/* dst[rows_pad, ld] = alpha * src[rows, cols] of type t, rows src_ld apart; zeros in columns cols .. cols_pad - 1 (a multiple of VL, at most ld) and rows beyond. */
-void tile_load (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t rows_pad, int64_t cols_pad, enum dtype t, float alpha);
+/* dst[rows_pad, ld] = alpha * src[rows, cols] of type t, rows src_ld apart; zeros in columns cols .. cols_pad - 1 (a multiple of
+   VL, at most ld) and rows beyond. */
+void tile_load (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t rows_pad,
+  int64_t cols_pad, enum dtype t, float alpha);
 /* The transpose of the same: dst[c * ld + r], zeros as above, rows_pad and cols_pad multiples of VL. */
-void tile_load_t (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t rows_pad, int64_t cols_pad, enum dtype t, float alpha);
-/* Rows of type t cut into panels of TILE_PANEL columns: panel j's rows, TILE_PANEL apart, start at dst + j * panel; the last is filled up with zeros. */
+void tile_load_t (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t rows_pad,
+  int64_t cols_pad, enum dtype t, float alpha);
+/* Rows of type t cut into panels of TILE_PANEL columns: panel j's rows, TILE_PANEL apart, start at dst + j * panel; the last is
+   filled up with zeros. */
 enum { TILE_PANEL = 48 };
 void tile_split (float *dst, int64_t panel, const void *src, int64_t src_ld, int64_t rows, int64_t cols, enum dtype t);
 /* dst[rows, cols] of type t = src, rows ld apart (+ dst where add). */

@@ -1,8 +1,10 @@
-/* cpu_vec: vectors of 16 floats for the maths of the cpu device, and the loop that all of it runs in. Included by src/cpu_*.c only.
+/* cpu_vec: vectors of 16 floats for the maths of the cpu device, and the loop that all of it runs in. Included by src/cpu_*.c
+   only.
 
-   The vectors are the compiler's own (they become two or four registers where the machine has narrower ones), so every machine runs the same source;
-   four primitives have a form for AVX-512. Every kernel loads F32 or BF16, computes in F32 and rounds once.
-   Files that include this are built with -ffp-contract=off: only v_fma fuses, so that bits depend on no choice of the compiler. */
+   The vectors are the compiler's own (they become two or four registers where the machine has narrower ones), so every machine
+   runs the same source; four primitives have a form for AVX-512. Every kernel loads F32 or BF16, computes in F32 and rounds once.
+   Files that include this are built with -ffp-contract=off: only v_fma fuses, so that bits depend on no choice
+   of the compiler. */
 #ifndef CPU_VEC_H
 #define CPU_VEC_H
 #include <math.h>
@@ -20,14 +22,18 @@ typedef uint32_t vu __attribute__ ((vector_size (64)));
 typedef uint16_t vh __attribute__ ((vector_size (32)));
 
 /* Run STMT with T a constant: one copy of the code for each element type. */
-#define WITH_TYPE(t, T, ...) do { if ((t) == DT_F32) { const enum dtype T = DT_F32; __VA_ARGS__; } else { const enum dtype T = DT_BF16; __VA_ARGS__; } } while (0)
+#define WITH_TYPE(t, T, ...) do { \
+  if ((t) == DT_F32) { const enum dtype T = DT_F32; __VA_ARGS__; } \
+  else { const enum dtype T = DT_BF16; __VA_ARGS__; } } while (0)
 
-/* body (arg, lo, hi) for parts of the items [0, n), of which one takes about NS nanoseconds on one thread; cuts into slices of less than 5 ms
+/* body (arg, lo, hi) for parts of the items [0, n), of which one takes about NS nanoseconds on one thread; cuts into slices of
+   less than 5 ms
    by n and ns alone, polls after each. The result of an item must not depend on the part that it comes in. */
 typedef void cpu_body (const void *arg, int64_t lo, int64_t hi);
 void cpu_for (int64_t n, double ns, cpu_body *body, const void *arg);
 
-/* Scratch of thread TID (0 .. cpu_threads - 1), 64-byte aligned, at least BYTES: kept, grows only. Not in a parallel region for a tid but one's own. */
+/* Scratch of thread TID (0 .. cpu_threads - 1), 64-byte aligned, at least BYTES: kept, grows only. Not in a parallel region for
+   a tid but one's own. */
 void *cpu_scratch (int tid, int64_t bytes);
 #define CPU_THREADS_MAX 256
 
@@ -88,7 +94,10 @@ INLINE void v_st (void *p, int64_t i, enum dtype t, vf x)
   }
 }
 
-INLINE float s_ld (const void *p, int64_t i, enum dtype t) { return t == DT_F32 ? ((const float *) p)[i] : bf16_to_f32 (((const bf16 *) p)[i]); }
+INLINE float s_ld (const void *p, int64_t i, enum dtype t)
+{
+  return t == DT_F32 ? ((const float *) p)[i] : bf16_to_f32 (((const bf16 *) p)[i]);
+}
 INLINE void s_st (void *p, int64_t i, enum dtype t, float x)
 {
   if (t == DT_F32) ((float *) p)[i] = x;
@@ -124,7 +133,8 @@ INLINE float v_hmax (vf x)
   return m;
 }
 
-/* e^x: relative error below 1.2e-7; 0 below -87.3, inf above 88.7, NaN stays NaN. x = n ln 2 + r, |r| <= 0.35, then Taylor's series to r^7. */
+/* e^x: relative error below 1.2e-7; 0 below -87.3, inf above 88.7, NaN stays NaN. x = n ln 2 + r, |r| <= 0.35, then Taylor's
+   series to r^7. */
 INLINE vf v_exp (vf x)
 {
   const vf magic = v_set (12582912.f);   /* 1.5 * 2^23: adding it rounds to an integer, which stays in the low bits */
