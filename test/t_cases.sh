@@ -135,9 +135,14 @@ run 2 parts --train.steps 30 --run.resume false
 ok "$rc $(lines) $(says 'parts holds checkpoints up to step 30')" "2 1 yes" "a run anew on it"
 run 4 parts --train.steps 32
 newest=$(ls parts/checkpoints/*32.h5)
-printf 'XXXX' | dd of="$newest" bs=1 seek=$(($(wc -c <"$newest") - 3000)) conv=notrunc 2>/dev/null
+printf 'XXXX' | dd of="$newest" bs=1 seek=$(($(wc -c <"$newest") / 2)) conv=notrunc 2>/dev/null
 run 4 parts --train.steps 33
 ok "$rc $(says 'step_00000032.h5') $(grep -c 'resumed at step 30' out)" "0 yes 1" "a damaged checkpoint: the one before, and a warning"
+
+"$program" verify parts/checkpoints/*33.h5 "$newest" >out 2>said; rc=$?
+ok "$rc $(grep -c '33.h5 is good: step 33' out) $(cat out said | grep -c '32.h5 is damaged')" "4 1 1" "pretrain verify tells the good one from the damaged"
+"$program" sample parts --prompt 12 --tokens 4 >out 2>said </dev/null; rc=$?
+ok "$rc $(head -n 1 out | cut -c 1-2)" "0 12" "pretrain sample: text from the run"
 
 # ---- folders that cannot be written
 run 2 a.h5/d
