@@ -10,7 +10,6 @@
 static int help_main (int argc, char **argv);
 static int version_main (int argc, char **argv);
 static int man_main (int argc, char **argv);
-static int check_main (int argc, char **argv) { return verify_main (argc - 1, argv + 1); }
 
 static const struct command {
   const char *name, *args, *help;
@@ -19,8 +18,9 @@ static const struct command {
   { "train", "RUN.yaml [--option value ...]", "train (the word may be left out); resumes by itself from the newest good checkpoint", train_main },
   { "tokenize", "--tokenizer bytes IN.txt... OUT.h5", "text to a token file", tokenize_main },
   { "sample", "RUN_DIR [--prompt TEXT] [--tokens 200] ...", "text from a checkpoint", sample_main },
-  { "verify", "CHECKPOINT...", "check a checkpoint", check_main },
+  { "verify", "CHECKPOINT...", "check a checkpoint", verify_main },
   { "--help", "", "this, and all options", help_main },
+  { "-h", "", "the same", help_main },
   { "--version", "", "the version", version_main },
   { "--man", "", "the options in the form of the manual page", man_main },
 };
