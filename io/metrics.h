@@ -40,4 +40,8 @@ void metrics_line (const struct metrics *m, const struct metrics_record *r, char
 void exit_clear (const char *dir);
 int  exit_begin (const char *dir);   /* clear, and write that the run goes on: what stays if all its processes are killed; any reason takes its place */
 int  exit_write (const char *dir, int code, const char *reason, int64_t step);
+
+/* Hold DIR for this process until run_unlock or its end. One rank. 0 (also where the file system has no locks), or -1 with the sentence, which names the owner. */
+int  run_lock (const char *dir, int *lock, struct err *e);
+void run_unlock (int lock);   /* -1 is legal */
 #endif

@@ -22,6 +22,8 @@ struct run {
   struct metrics *metrics;
   int64_t step, tokens;      /* done */
   int bad_steps;             /* skipped in a row */
+  bool own;                  /* run.dir is ours to write */
+  int lock;                  /* on run.dir; -1: none */
   double began;
 };
 
@@ -273,7 +275,8 @@ static int prepare_dir (struct run *r, struct err *e)
     char path[STR + 32];
     bad = make_dir (dir, e);
     snprintf (path, sizeof path, "%s/checkpoints", dir);
-    bad = bad || make_dir (path, e);
+    bad = bad || make_dir (path, e) || run_lock (dir, &r->lock, e);
+    r->own = !bad;
     snprintf (path, sizeof path, "%s/config.yaml", dir);
     FILE *f = bad ? NULL : fopen (path, "w");
     if (!bad && !f) bad = user_err (e, "run.dir: cannot write %s: %s", path, strerror (errno));
@@ -323,7 +326,7 @@ static int train (struct run *r, const char *yaml, int argc, char **argv, struct
 static struct run *the_run;
 static void last_words (int code, const char *sentence)
 {
-  if (the_run->j.started) exit_write (the_run->j.c.run.dir, code, sentence, the_run->step);
+  if (the_run->own || (the_run->j.m.rank && the_run->metrics)) exit_write (the_run->j.c.run.dir, code, sentence, the_run->step);
 }
 
 int train_main (int argc, char **argv)
@@ -341,11 +344,13 @@ int train_main (int argc, char **argv)
   sigaction (SIGTERM, &a, NULL);
   sigaction (SIGUSR1, &a, NULL);
   r->began = now ();
+  r->lock = -1;
   the_run = r;
   base_last_words (last_words);
   int rc = train (r, yaml, argc, argv, &e);
   code = rc > 0 ? rc - 1 : EXIT_DONE;
-  if (r->j.m.rank == 0 && r->j.started) exit_write (r->j.c.run.dir, rc < 0 ? e.code : code, rc < 0 ? e.msg : code ? "stopped on request" : "done", r->step);
+  if (r->own) exit_write (r->j.c.run.dir, rc < 0 ? e.code : code, rc < 0 ? e.msg : code ? "stopped on request" : "done", r->step);
+  run_unlock (r->lock);
   base_last_words (NULL);
   watch_stop ();
   metrics_close (r->metrics);
