@@ -144,6 +144,14 @@ ok "$rc $(grep -c '33.h5 is good: step 33' out) $(cat out said | grep -c '32.h5 
 "$program" sample parts --prompt 12 --tokens 4 >out 2>said </dev/null; rc=$?
 ok "$rc $(head -n 1 out | cut -c 1-2)" "0 12" "pretrain sample: text from the run"
 
+flags=
+start twice --train.steps 100000 --run.watchdog 30
+until_step twice 2
+run 2 twice
+ok "$rc $(lines) $(says "twice is in use by process $(cat pid.twice.0) on host")" "2 1 yes" "a second launch in the same folder: $(cat said)"
+touch twice/stop; ended twice
+ok "$(cat twice.rc) $(code twice)" "3 3" "which does no harm to the first"
+
 # ---- folders that cannot be written
 run 2 a.h5/d
 ok "$rc $(lines) $(says 'run.dir: cannot make a.h5/d')" "2 1 yes" "run.dir below a file"
