@@ -141,6 +141,7 @@ static void fwd_part (const void *arg, int64_t lo, int64_t hi)
     float *lse = o->lse + (b * o->heads + h) * o->sq + i0;
     tile_load_t (w->qt, ATT_Q, q, o->q_stride, n, o->head_dim, att_pad (n), d, o->t, 1 / sqrtf ((float) o->head_dim));
     att_see (&w->seen, o, b, i0, n);
+    tile_own (out, o->o_stride, n, o->head_dim, o->t);
     begin (w, o, lse, out, n);
     for (int64_t j0 = w->seen.first / ATT_K * ATT_K; j0 < w->seen.end; j0 += ATT_K) tile (w, o, b, kv, j0);
     end (w, o, lse, out, n);

@@ -57,6 +57,8 @@ static void block (struct work *w, const struct bwd *a, int64_t b, int64_t h, in
   const void *q = at_elem (o->q, (b * o->sq + i0) * o->q_stride + h * dim, o->t),
     *g = at_elem (a->o.d_o, (b * o->sq + i0) * o->o_stride + h * dim, o->t);
   att_see (&w->seen, o, b, i0, n);
+  void *dq = at_elem (a->o.dq, (b * o->sq + i0) * a->o.dq_stride + h * dim, o->t);
+  tile_own (dq, a->o.dq_stride, n, dim, o->t);
   tile_load (w->q, d, q, o->q_stride, n, dim, w->seen.cols, d, o->t, 1);
   tile_load (w->g, d, g, o->o_stride, n, dim, w->seen.cols, d, o->t, 1);
   tile_load_t (w->qt, ATT_Q, q, o->q_stride, n, dim, w->seen.cols, d, o->t, a->scale);
@@ -67,8 +69,7 @@ static void block (struct work *w, const struct bwd *a, int64_t b, int64_t h, in
     w->delta[c] = c < n ? a->o.delta[at + c] : 0;
   }
   for (int64_t j0 = w->seen.first / ATT_K * ATT_K; j0 < w->seen.end; j0 += ATT_K) tile (w, a, j0);
-  tile_store_t (at_elem (a->o.dq, (b * o->sq + i0) * a->o.dq_stride + h * dim, o->t), a->o.dq_stride, w->dqt, ATT_Q, n, dim,
-    o->t, a->o.accumulate);
+  tile_store_t (dq, a->o.dq_stride, w->dqt, ATT_Q, n, dim, o->t, a->o.accumulate);
 }
 
 static void begin (struct work *w, const struct bwd *a, int64_t b, int64_t kv)

@@ -54,19 +54,14 @@ void tile_gemm (int64_t m, int64_t n, int64_t k, const float *a, int64_t rs, int
   }
 }
 
-/* Rows lie pages apart: the processor does not foresee them. (Beyond the last row the caller's next tile begins, if any.) */
-enum { AHEAD = 12 };
-INLINE void fetch_row (const void *src, int64_t at, int64_t cols, enum dtype t)
-{
-  for (int64_t b = 0; b < cols * dtype_size (t); b += 64) __builtin_prefetch (at_bytes (at_elem (src, at, t), b));
-}
+enum { AHEAD = 12 };   /* rows; beyond the last the caller's next tile begins, if any */
 
 INLINE void load_as (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t cols_pad,
   enum dtype t, float alpha)
 {
   for (int64_t r = 0; r < rows; r++) {
     int64_t c = 0;
-    if (r + AHEAD < rows) fetch_row (src, (r + AHEAD) * src_ld, cols, t);
+    tile_fetch (at_elem (src, (r + AHEAD) * src_ld, t), src_ld, 1, cols, t);
     for (; c + VL <= cols; c += VL) v_st (dst, r * ld + c, DT_F32, v_ld (src, r * src_ld + c, t) * alpha);
     if (c < cols) v_st (dst, r * ld + c, DT_F32, v_ldn (src, r * src_ld + c, r * src_ld + cols, t, 0) * alpha), c += VL;
     for (; c < cols_pad; c += VL) v_st (dst, r * ld + c, DT_F32, v_set (0));
@@ -135,7 +130,8 @@ void tile_load_t (float *dst, int64_t ld, const void *src, int64_t src_ld, int64
 {
   for (int64_t r = 0; r < rows_pad; r += VL)
     for (int64_t c = 0; c < cols_pad; c += VL) {
-      for (int64_t i = r + VL + c / VL; i < r + 2 * VL; i += cols_pad / VL) fetch_row (src, i * src_ld, cols, t);
+      for (int64_t i = r + VL + c / VL; i < r + 2 * VL; i += cols_pad / VL)
+        tile_fetch (at_elem (src, i * src_ld, t), src_ld, 1, cols, t);
       const void *s = at_elem (src, r * src_ld + c, t);
       WITH_TYPE (t, T, load_t_block (dst + c * ld + r, ld, s, src_ld, rows - r, cols - c, T, alpha));
     }
@@ -149,19 +145,33 @@ INLINE void store_row (void *dst, int64_t at, int64_t end, vf x, enum dtype t, b
 
 void tile_store (void *dst, int64_t dst_ld, const float *src, int64_t ld, int64_t rows, int64_t cols, enum dtype t, bool add)
 {
-  for (int64_t r = 0; r < rows; r++)
+  for (int64_t r = 0; r < rows; r++) {
+    tile_own (at_elem (dst, (r + AHEAD) * dst_ld, t), dst_ld, 1, cols, t);
     for (int64_t c = 0; c < cols; c += VL)
       WITH_TYPE (t, T, store_row (dst, r * dst_ld + c, r * dst_ld + cols, v_ld (src, r * ld + c, DT_F32), T, add));
+  }
+}
+
+/* Up to 16 x 16 of the transpose. */
+INLINE void store_t_block (void *dst, int64_t dst_ld, const float *src, int64_t ld, int64_t rows, int64_t cols, enum dtype t,
+  bool add)
+{
+  vf r[VL];
+  #pragma GCC unroll 16
+  for (int i = 0; i < VL; i++) r[i] = v_ld (src, i * ld, DT_F32);
+  transpose (r);
+  if (rows >= VL && cols >= VL) {
+    #pragma GCC unroll 16
+    for (int i = 0; i < VL; i++) v_st (dst, i * dst_ld, t, add ? r[i] + v_ld (dst, i * dst_ld, t) : r[i]);
+  } else
+    for (int i = 0; i < MIN (VL, rows); i++) store_row (dst, i * dst_ld, i * dst_ld + MIN (VL, cols), r[i], t, add);
 }
 
 void tile_store_t (void *dst, int64_t dst_ld, const float *src, int64_t ld, int64_t rows, int64_t cols, enum dtype t, bool add)
 {
-  for (int64_t r0 = 0; r0 < rows; r0 += VL)
+  for (int64_t r = 0; r < rows; r += VL)
     for (int64_t c = 0; c < cols; c += VL) {
-      vf r[VL];
-      for (int i = 0; i < VL; i++) r[i] = v_ld (src, (c + i) * ld + r0, DT_F32);
-      transpose (r);
-      for (int i = 0; i < MIN (VL, rows - r0); i++)
-        WITH_TYPE (t, T, store_row (dst, (r0 + i) * dst_ld + c, (r0 + i) * dst_ld + cols, r[i], T, add));
+      void *d = at_elem (dst, r * dst_ld + c, t);
+      WITH_TYPE (t, T, store_t_block (d, dst_ld, src + c * ld + r, ld, rows - r, cols - c, T, add));
     }
 }

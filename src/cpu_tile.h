@@ -20,6 +20,20 @@ enum { TILE_M = 4, TILE_V = 1, TILE_N = TILE_V * VL };   /* and cpu_gemm_own.c i
 void tile_gemm (int64_t m, int64_t n, int64_t k, const float *a, int64_t rs, int64_t cs, const float *b, int64_t ldb, float *c,
   int64_t ldc, bool add);
 
+/* Start to bring rows of type t into the cache: rows that lie pages apart the processor does not foresee. */
+INLINE void tile_fetch (const void *src, int64_t src_ld, int64_t rows, int64_t cols, enum dtype t)
+{
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t b = 0; b < cols * dtype_size (t); b += 64) __builtin_prefetch (at_bytes (at_elem (src, r * src_ld, t), b));
+}
+
+/* The same for rows that will be written: else each store waits for its line. */
+INLINE void tile_own (void *dst, int64_t dst_ld, int64_t rows, int64_t cols, enum dtype t)
+{
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t b = 0; b < cols * dtype_size (t); b += 64) __builtin_prefetch (at_bytes (at_elem (dst, r * dst_ld, t), b), 1);
+}
+
 /* dst[rows_pad, ld] = alpha * src[rows, cols] of type t, rows src_ld apart; zeros in columns cols .. cols_pad - 1 (a multiple of
    VL, at most ld) and rows beyond. */
 void tile_load (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t rows_pad,
