@@ -3,6 +3,13 @@
 
 #define OP(KIND, field, ...) dev_op (b->d, b->q, KIND, field, __VA_ARGS__)
 
+/* Tokens whose logits exist at once: few chunks, since each reads the head's matrix twice and adds to all of its gradient, of one size, not above 256 MiB (or 128 tokens). */
+static int64_t logit_rows (const struct geom *g)
+{
+  int64_t most = MAX (128, (int64_t) (256 << 20) / (g->vocab * dtype_size (g->t))), chunks = ceil_div (g->n, most);
+  return MIN (most, round_up (ceil_div (g->n, chunks), 16));
+}
+
 void geom_make (struct geom *g, const struct conf *c, int tp, int tp_rank)
 {
   const struct arch *a = &c->arch;
@@ -23,7 +30,7 @@ void geom_make (struct geom *g, const struct conf *c, int tp, int tp_rank)
   g->vocab = v.rows + v.pad;
   g->v0 = v.row0;
   g->v_real = v.rows;
-  g->loss_chunk = c->train.loss_chunk ? c->train.loss_chunk : MAX (128, (int64_t) (64 << 20) / (g->vocab * dtype_size (g->t)));
+  g->loss_chunk = c->train.loss_chunk ? c->train.loss_chunk : logit_rows (g);
   g->loss_chunk = MIN (g->loss_chunk, g->n);
 }
 

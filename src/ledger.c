@@ -371,8 +371,8 @@ static void lines_layers (struct ledger *l, const struct place *p, int64_t part,
 /* The statistics of the loss: of each chunk of C tokens the largest logit (C fp32) and two sums (2 C fp32). */
 static void lines_loss (struct ledger *l, const struct place *p, int64_t w)
 {
-  int64_t chunk = p->c->train.loss_chunk ? p->c->train.loss_chunk : MAX (128, (64 << 20) / (vocab_rows (p) * w));
-  chunk = MIN (chunk, p->tokens);
+  int64_t most = MAX (128, (256 << 20) / (vocab_rows (p) * w)), even = round_up (ceil_div (p->tokens, ceil_div (p->tokens, most)), 16);
+  int64_t chunk = MIN (p->c->train.loss_chunk ? p->c->train.loss_chunk : MIN (most, even), p->tokens);
   int64_t whole = p->tokens / chunk, rest = p->tokens % chunk;
   add_equal (l, "loss: largest", GROUP_TP, OP_ALL_REDUCE, p->tp, p->mbs * whole, chunk, 4);
   add_equal (l, "loss: sums", GROUP_TP, OP_ALL_REDUCE, p->tp, p->mbs * whole, 2 * chunk, 4);
