@@ -1,6 +1,7 @@
 /* The cpu device's operations on matrices and rows against plain binary64. np: 1 */
 #include "config.h"
 #include "maths.h"
+#include "cpu_gemm.h"
 
 /* ---- memory ---- */
 static void test_memory (void)
@@ -56,6 +57,7 @@ static double *gemm_ref (const struct op_gemm *g)
   return r;
 }
 
+/* What the operation chose, on one and two threads, and the library, whichever that was. */
 static int gemm_case (int64_t m, int64_t n, int64_t k, int pad, bool ta, bool tb, bool beta, bool bias, enum dtype ab,
   enum dtype ct)
 {
@@ -67,9 +69,18 @@ static int gemm_case (int64_t m, int64_t n, int64_t k, int pad, bool ta, bool tb
   g.bias = bias ? filled (n, ab, 1) : NULL;
   double *r = gemm_ref (&g);
   for (int64_t i = 0; i < m; i++) for (int64_t j = n; j < g.ldc; j++) r[i * g.ldc + j] = get (g.c, i * g.ldc + j, ct);
+  struct op_gemm two = g, lib = g;
+  two.c = copy_of (g.c, m * g.ldc, ct);
+  lib.c = cpu_at (copy_of (g.c, m * g.ldc, ct));
+  lib.a = cpu_at (g.a), lib.b = cpu_at (g.b), lib.bias = cpu_at (g.bias);
+  blas_gemm (&lib);
   if (!pad) g.lda = g.ldb = g.ldc = 0;
   run (&(struct op) { .kind = OP_GEMM, .gemm = g });
-  return close_to (g.c, ct, r, m * (n + pad), "gemm") && zones (g.c, m * (n + pad), ct);
+  cpu_threads = 2;
+  run (&(struct op) { .kind = OP_GEMM, .gemm = two });
+  cpu_threads = 1;
+  return close_to (g.c, ct, r, m * (n + pad), "gemm") && close_to (two.c, ct, r, m * (n + pad), "two threads")
+    && close_to (lib.c, ct, r, m * (n + pad), "library") && zones (g.c, m * (n + pad), ct);
 }
 
 static void test_gemm (void)
@@ -86,6 +97,11 @@ static void test_gemm (void)
   int64_t before = polls;
   int good = gemm_case (700, 650, 1100, 0, true, false, true, false, DT_F32, DT_F32);
   tap_ok (good && polls - before > 1, "a long product is cut into slices");
+  static const int64_t big[][3] = { { 30, 1100, 40 }, { 20, 70, 2500 }, { 450, 50, 30 } };
+  for (int i = 0; i < LEN (big); i++)
+    for (int tr = 0; tr < 4; tr++)
+      EACH_TYPE (t) good &= gemm_case (big[i][0], big[i][1], big[i][2], 1, tr & 1, tr & 2, tr & 1, tr & 2, t, t);
+  tap_ok (good, "products larger than a block in each direction");
 }
 
 static void test_grouped (void)
