@@ -154,5 +154,7 @@ void cpu_attn (const struct op *op)
   att_addresses (&f.o);
   must (f.o.head_dim <= ATT_DIM_MAX, "attention on the cpu has heads of at most %d", ATT_DIM_MAX);
   double keys = (double) MIN (f.o.sk, f.o.window ? f.o.window + ATT_Q : f.o.sk);
+  cpu_claim ();
   cpu_for (f.o.batch * f.blocks * f.o.heads, 1000 + ATT_Q * keys * (double) att_pad (f.o.head_dim) * 0.025, fwd_part, &f);
+  cpu_yield ();
 }

@@ -137,6 +137,7 @@ void cpu_attn_bwd (const struct op *op)
   cpu_for (o->batch * o->sq, (double) (o->heads * o->head_dim) * 0.3, delta_part, &a.o);
   int64_t items = o->batch * o->kv_heads, steps = o->heads / o->kv_heads * a.blocks;
   int64_t some = MAX (1, (int64_t) (4e6 / (ATT_Q * (double) o->sk * (double) a.d * 0.06)));
+  cpu_claim ();
   for (a.x0 = 0; a.x0 < items; a.x0 = a.x1) {
     a.x1 = MIN (a.x0 + cpu_threads, items);
     for (a.s0 = 0; a.s0 < steps; a.s0 = a.s1) {
@@ -144,4 +145,5 @@ void cpu_attn_bwd (const struct op *op)
       slice (&a);
     }
   }
+  cpu_yield ();
 }

@@ -128,6 +128,7 @@ static void block (struct gemm_block *x)
 void gemm_own (const struct op_gemm *g)
 {
   struct gemm_block x = { .g = g, .lda = BK + VL };
+  cpu_claim ();
   start ();
   x.a = room.a;
   for (x.j = 0; x.j < g->n; x.j += BN)
@@ -136,4 +137,5 @@ void gemm_own (const struct op_gemm *g)
       x.n = MIN ((int64_t) BN, g->n - x.j);
       block (&x);
     }
+  cpu_yield ();
 }

@@ -33,6 +33,16 @@ void cpu_for (int64_t n, double ns, cpu_body *body, const void *arg)
   }
 }
 
+static bool claimed;
+
+void cpu_claim (void)
+{
+  must (!claimed, "an operation that needs the scratch of the cpu device began inside another: it is on a queue that is driven by polls");
+  claimed = true;
+}
+
+void cpu_yield (void) { claimed = false; }
+
 static struct { void *p; int64_t bytes; } scratch[CPU_THREADS_MAX];
 
 void *cpu_scratch (int tid, int64_t bytes)

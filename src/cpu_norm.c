@@ -47,7 +47,12 @@ void cpu_norm (const struct op *op)
 }
 
 /* ---- backward: sums over rows are taken in blocks of rows cut by the shape alone, then over the blocks in order ---- */
-#define BLOCKS 64
+/* Rows of a block: about 64 blocks, none below 8 rows or above two million elements (5 ms). */
+static int64_t block_rows (int64_t rows, int64_t width)
+{
+  return MIN (MAX (8, ceil_div (rows, 64)), MAX (1, ((int64_t) 2 << 20) / MAX (width, 1)));
+}
+
 struct norm_bwd { struct op_norm_bwd o; int64_t block, blocks; float *part; };   /* part [blocks, dim] */
 
 INLINE void norm_bwd_vec (const struct op_norm_bwd *o, int64_t r, int64_t i, float *dw, enum dtype t, enum dtype wt)
@@ -109,11 +114,13 @@ void cpu_norm_bwd (const struct op *op)
   if (!o->x_stride) o->x_stride = dense;
   if (!o->y_stride) o->y_stride = dense;
   if (!o->dx_stride) o->dx_stride = dense;
-  a.block = MAX (8, ceil_div (o->rows, BLOCKS));
+  a.block = block_rows (o->rows, dense);
   a.blocks = ceil_div (o->rows, a.block);
+  cpu_claim ();
   a.part = cpu_scratch (0, a.blocks * ld * (int64_t) sizeof (float));
   cpu_for (a.blocks, (double) (a.block * dense) * 1.5, norm_bwd_part, &a);
   add_blocks (a.part, a.blocks, ld, o->dim, o->dw, o->dw_beta, o->gt);
+  cpu_yield ();
 }
 
 /* ---- column sums ---- */
@@ -143,9 +150,11 @@ void cpu_colsum (const struct op *op)
   a.o.x = cpu_at (a.o.x);
   a.o.dst = cpu_at (a.o.dst);
   if (!a.o.stride) a.o.stride = a.o.cols;
-  a.block = MAX (8, ceil_div (a.o.rows, BLOCKS));
+  a.block = block_rows (a.o.rows, a.o.cols);
   a.blocks = ceil_div (a.o.rows, a.block);
+  cpu_claim ();
   a.part = cpu_scratch (0, a.blocks * ld * (int64_t) sizeof (float));
   cpu_for (a.blocks, (double) (a.block * a.o.cols) * 0.5, colsum_part, &a);
   add_blocks (a.part, a.blocks, ld, a.o.cols, a.o.dst, a.o.beta, a.o.gt);
+  cpu_yield ();
 }

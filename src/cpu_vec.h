@@ -37,6 +37,11 @@ void cpu_for (int64_t n, double ns, cpu_body *body, const void *arg);
 void *cpu_scratch (int tid, int64_t bytes);
 #define CPU_THREADS_MAX 256
 
+/* What uses scratch or other static room runs alone: between claim and yield a poll may run other operations (those of communication and copy
+   queues), but none of these. Ends the job if one does. */
+void cpu_claim (void);
+void cpu_yield (void);
+
 INLINE vf v_set (float x) { return x - (vf) {}; }
 INLINE vf v_sel (vi m, vf a, vf b) { return (vf) ((m & (vi) a) | (~m & (vi) b)); }
 
