@@ -1,0 +1,55 @@
+/* cuda: inside of the cuda device, shared by its C files. No MPI call, no symbol of the program: everything of ours comes through H (src/host.h). */
+#ifndef GPU_CUDA_H
+#define GPU_CUDA_H
+#include <cuda_runtime_api.h>
+#include <cublasLt.h>
+#include <nccl.h>
+#include "host.h"
+#include "kernels.h"
+
+extern const struct host *H;
+
+struct queue {
+  struct dev *dev;
+  enum queue_kind kind;
+  cudaStream_t s;
+  void *work;                 /* borrowed */
+  int64_t work_bytes;
+  const char *name;
+};
+struct event { cudaEvent_t e; };
+struct group {
+  struct group_head head;     /* first: dev.h */
+  ncclComm_t comm;
+  void *stage;
+  int64_t stage_bytes;
+};
+
+struct cuda {                 /* dev->impl */
+  int gpu;
+  cublasLtHandle_t lt;
+  struct group *groups[64];   /* open ones, for their errors */
+  int n_groups;
+};
+
+/* The world failed: a sentence with the library's own words, and the job ends. */
+#define MUST(ok, ...) do { if (!(ok)) H->die_at (__FILE__, __LINE__, EXIT_WORLD, __VA_ARGS__); } while (0)
+#define CU(x) do { cudaError_t e_ = (x); MUST (e_ == cudaSuccess, "CUDA: %s: %s", #x, cudaGetErrorString (e_)); } while (0)
+#define LT(x) do { cublasStatus_t e_ = (x); MUST (e_ == CUBLAS_STATUS_SUCCESS, "cuBLASLt: %s: %s", #x, cublasLtGetStatusString (e_)); } while (0)
+#define NC(x) do { ncclResult_t e_ = (x); MUST (e_ == ncclSuccess || e_ == ncclInProgress, "NCCL: %s: %s (%s)", #x, ncclGetErrorString (e_), ncclGetLastError (NULL)); } while (0)
+
+typedef void op_fn (struct dev *d, struct queue *q, const struct op *o);
+op_fn cuda_gemm, cuda_gemm_grouped, cuda_attn, cuda_attn_bwd, cuda_coll;
+void gemm_close (void);
+
+struct group *cuda_group_open (struct dev *d, const struct group_spec *s);
+void cuda_group_close (struct dev *d, struct group *g);
+void nccl_check (struct cuda *c);     /* asynchronous errors of all groups end the job */
+int64_t cuda_attn_work (const struct op_attn *f);
+
+#ifdef HAVE_CUDNN
+/* cuDNN's fused attention; false where it does not offer this shape (then ours is used). */
+bool cudnn_attn (struct dev *d, struct queue *q, const struct op_attn *o);
+bool cudnn_attn_bwd (struct dev *d, struct queue *q, const struct op_attn_bwd *o);
+#endif
+#endif

@@ -1,0 +1,292 @@
+/* The cuda device: its table, memory, streams and events. GEMMs are in gemm.c, collectives in nccl.c, attention in attn.c and cudnn.c, kernels in *.cu. */
+#include "cuda.h"
+#include "build_id.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct host *H;
+
+static struct cuda *of (struct dev *d) { return d->impl; }
+
+/* ---- open and close ---- */
+
+static int pick_gpu (const struct dev_conf *c, int *gpu, struct err *e)
+{
+  int n = 0;
+  cudaError_t r = cudaGetDeviceCount (&n);
+  if (r != cudaSuccess || n < 1) return H->user_err (e, "no GPU can be used here (%s): run with --run.device cpu", r == cudaSuccess ? "none is visible" : cudaGetErrorString (r));
+  if (n > 1 && c->local_size > n && !c->shared_gpu)
+    return H->user_err (e, "%d ranks on this node but %d GPUs: start at most one rank a GPU", c->local_size, n);
+  *gpu = c->local_rank % n;
+  return 0;
+}
+
+static int cuda_open (struct dev *d, const struct dev_conf *c, struct err *e)
+{
+  int gpu;
+  if (pick_gpu (c, &gpu, e)) return -1;
+  if (c->shared_gpu) {   /* NCCL refuses two ranks on one device of one host; for tests each rank pretends to be a host */
+    char id[32];
+    snprintf (id, sizeof id, "tessera%d", c->local_rank);
+    setenv ("NCCL_HOSTID", id, 1);
+    setenv ("NCCL_SOCKET_IFNAME", "lo", 0);
+  }
+  setenv ("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  if (cudaSetDevice (gpu) != cudaSuccess || cudaFree (NULL) != cudaSuccess)
+    return H->user_err (e, "GPU %d cannot be used: %s", gpu, cudaGetErrorString (cudaGetLastError ()));
+  struct cuda *x = H->xalloc (sizeof *x, "cuda device");
+  x->gpu = gpu;
+  LT (cublasLtCreate (&x->lt));
+  d->impl = x;
+  char pci[20] = "?";
+  cudaDeviceGetPCIBusId (pci, sizeof pci, gpu);
+  snprintf (d->id, sizeof d->id, "%s", pci);
+  return 0;
+}
+
+static void cuda_close (struct dev *d)
+{
+  gemm_close ();
+  cublasLtDestroy (of (d)->lt);
+  H->xfree (d->impl);
+}
+
+/* ---- memory ---- */
+
+static void *cuda_reserve (struct dev *d, enum space s, int64_t bytes, struct err *e)
+{
+  (void) d;
+  void *p = NULL;
+  if (s == SPACE_DEVICE) {
+    size_t room = 0, all = 0;
+    cudaError_t r = cudaMalloc (&p, (size_t) bytes);
+    if (r != cudaSuccess) {
+      cudaGetLastError ();
+      cudaMemGetInfo (&room, &all);
+      return H->user_err (e, "%.2f GiB do not fit: the GPU has %.2f GiB, %.2f GiB of them free", bytes / 0x1p30, all / 0x1p30, room / 0x1p30), NULL;
+    }
+    CU (cudaMemset (p, 0, (size_t) bytes));
+    CU (cudaDeviceSynchronize ());
+    return p;
+  }
+  if (s == SPACE_PINNED) {
+    if (cudaHostAlloc (&p, (size_t) bytes, cudaHostAllocDefault) != cudaSuccess) {
+      cudaGetLastError ();
+      return H->user_err (e, "%.2f GiB of pinned host memory cannot be had", bytes / 0x1p30), NULL;
+    }
+  } else if (posix_memalign (&p, 4096, (size_t) bytes)) return H->user_err (e, "%.2f GiB of host memory cannot be had", bytes / 0x1p30), NULL;
+  memset (p, 0, (size_t) bytes);
+  return p;
+}
+
+static void cuda_release (struct dev *d, enum space s, void *p, int64_t bytes)
+{
+  (void) d, (void) bytes;
+  if (s == SPACE_DEVICE) CU (cudaFree (p));
+  else if (s == SPACE_PINNED) CU (cudaFreeHost (p));
+  else free (p);
+}
+
+/* ---- queues and events ---- */
+
+static struct queue *queue_open (struct dev *d, enum queue_kind k, const char *name, void *work, int64_t work_bytes)
+{
+  int low, high;
+  struct queue *q = H->xalloc (sizeof *q, "queue");
+  *q = (struct queue) { .dev = d, .kind = k, .work = work, .work_bytes = work_bytes, .name = name };
+  CU (cudaDeviceGetStreamPriorityRange (&low, &high));
+  CU (cudaStreamCreateWithPriority (&q->s, cudaStreamNonBlocking, k == QUEUE_COMM ? high : low));
+  return q;
+}
+
+/* The host waits for a stream or event without blocking in the driver, so that errors of a group are seen. */
+static void wait_host (struct dev *d, cudaError_t (*query) (void *), void *what)
+{
+  cudaError_t r;
+  for (int state = 0, n = 0; (r = query (what)) == cudaErrorNotReady; n++) {
+    if (n % 1024 == 1023) nccl_check (of (d));
+    if (n > 4096) H->wait_idle (&state);
+  }
+  MUST (r == cudaSuccess, "CUDA: %s", cudaGetErrorString (r));
+}
+static cudaError_t query_stream (void *s) { return cudaStreamQuery ((cudaStream_t) s); }
+static cudaError_t query_event (void *e) { return cudaEventQuery ((cudaEvent_t) e); }
+
+static void queue_close (struct dev *d, struct queue *q)
+{
+  wait_host (d, query_stream, q->s);
+  CU (cudaStreamDestroy (q->s));
+  H->xfree (q);
+}
+
+static struct event *event_open (struct dev *d)
+{
+  (void) d;
+  struct event *ev = H->xalloc (sizeof *ev, "event");
+  CU (cudaEventCreateWithFlags (&ev->e, cudaEventDisableTiming));
+  return ev;
+}
+
+static void event_close (struct dev *d, struct event *ev)
+{
+  (void) d;
+  CU (cudaEventDestroy (ev->e));
+  H->xfree (ev);
+}
+
+static void record (struct dev *d, struct queue *q, struct event *ev)
+{
+  (void) d;
+  CU (cudaEventRecord (ev->e, q->s));
+}
+
+static void wait (struct dev *d, struct queue *q, struct event *ev)
+{
+  (void) d;
+  CU (cudaStreamWaitEvent (q->s, ev->e, 0));
+}
+
+static void sync (struct dev *d, struct event *ev) { wait_host (d, query_event, ev->e); }
+
+static void drain (struct dev *d)
+{
+  nccl_check (of (d));
+  CU (cudaDeviceSynchronize ());
+}
+
+static void fetch (struct dev *d, struct event *ev, void *dst, const void *pinned, int64_t bytes, const void *sim_answer)
+{
+  (void) sim_answer;
+  sync (d, ev);
+  memcpy (dst, pinned, (size_t) bytes);
+}
+
+/* ---- graphs ---- */
+
+/* What a launch counts: the operations that were captured. */
+struct graph { cudaGraphExec_t exec; struct op *op; int n, room; };
+static struct graph *capturing;
+
+static void remember (const struct op *o)
+{
+  struct graph *g = capturing;
+  if (g->n == g->room) {
+    int room = g->room ? 2 * g->room : 256;
+    struct op *p = H->xalloc ((size_t) room * sizeof *p, "graph");
+    if (g->n) memcpy (p, g->op, (size_t) g->n * sizeof *p);
+    H->xfree (g->op);
+    g->op = p;
+    g->room = room;
+  }
+  g->op[g->n++] = *o;
+}
+
+static void graph_begin (struct dev *d, struct queue *q)
+{
+  capturing = H->xalloc (sizeof *capturing, "graph");
+  d->recording = true;
+  CU (cudaStreamBeginCapture (q->s, cudaStreamCaptureModeThreadLocal));
+}
+
+static struct graph *graph_end (struct dev *d, struct queue *q)
+{
+  cudaGraph_t g;
+  struct graph *r = capturing;
+  CU (cudaStreamEndCapture (q->s, &g));
+  CU (cudaGraphInstantiate (&r->exec, g, 0));
+  CU (cudaGraphDestroy (g));
+  d->recording = false;
+  capturing = NULL;
+  return r;
+}
+
+static void graph_launch (struct dev *d, struct queue *q, struct graph *g)
+{
+  for (int i = 0; i < g->n; i++) H->dev_count (d, &g->op[i]);
+  CU (cudaGraphLaunch (g->exec, q->s));
+}
+
+static void graph_free (struct dev *d, struct graph *g)
+{
+  (void) d;
+  CU (cudaGraphExecDestroy (g->exec));
+  H->xfree (g->op);
+  H->xfree (g);
+}
+
+/* ---- operations ---- */
+
+/* Scratch of the queue for a kernel that needs BYTES. */
+static void *work_of (struct queue *q, int64_t bytes)
+{
+  MUST (bytes <= q->work_bytes, "queue %s has %lld bytes of workspace, an operation needs %lld", q->name, (long long) q->work_bytes, (long long) bytes);
+  return q->work;
+}
+
+static void op_copy (struct dev *d, struct queue *q, const struct op *o)
+{
+  (void) d;
+  const struct op_copy *c = &o->copy;
+  if (c->rows > 1) CU (cudaMemcpy2DAsync (c->dst, (size_t) c->dst_pitch, c->src, (size_t) c->src_pitch, (size_t) c->bytes, (size_t) c->rows, cudaMemcpyDefault, q->s));
+  else CU (cudaMemcpyAsync (c->dst, c->src, (size_t) c->bytes, cudaMemcpyDefault, q->s));
+}
+
+static void op_zero (struct dev *d, struct queue *q, const struct op *o)
+{
+  (void) d;
+  CU (cudaMemsetAsync (o->zero.dst, 0, (size_t) o->zero.bytes, q->s));
+}
+
+/* Operations that are one launch of a kernel of ours, with or without scratch. */
+#define LAUNCH(NAME, field) static void op_##NAME (struct dev *d, struct queue *q, const struct op *o) { (void) d; CU (k_##NAME (&o->field, q->s)); }
+#define LAUNCH_WORK(NAME, field) static void op_##NAME (struct dev *d, struct queue *q, const struct op *o) \
+  { (void) d; CU (k_##NAME (&o->field, work_of (q, k_##NAME##_work (&o->field)), q->s)); }
+LAUNCH (axpby, axpby)
+LAUNCH (init, init)
+LAUNCH (norm, norm)
+LAUNCH_WORK (norm_bwd, norm_bwd)
+LAUNCH (rope, rope)
+LAUNCH (swiglu, swiglu)
+LAUNCH (swiglu_bwd, swiglu_bwd)
+LAUNCH_WORK (colsum, colsum)
+LAUNCH (embed, embed)
+LAUNCH (embed_bwd, embed_bwd)
+LAUNCH (xent_max, xent)
+LAUNCH (xent_sum, xent)
+LAUNCH_WORK (xent_grad, xent)
+LAUNCH_WORK (sumsq, sumsq)
+LAUNCH_WORK (amax, amax)
+LAUNCH (step_vars, step_vars)
+LAUNCH (adamw, adamw)
+
+static op_fn *const action[OP_N] = {
+  [OP_COPY] = op_copy, [OP_ZERO] = op_zero, [OP_AXPBY] = op_axpby, [OP_INIT] = op_init, [OP_GEMM] = cuda_gemm, [OP_GEMM_GROUPED] = cuda_gemm_grouped,
+  [OP_NORM] = op_norm, [OP_NORM_BWD] = op_norm_bwd, [OP_ROPE] = op_rope, [OP_ATTN] = cuda_attn, [OP_ATTN_BWD] = cuda_attn_bwd, [OP_SWIGLU] = op_swiglu,
+  [OP_SWIGLU_BWD] = op_swiglu_bwd, [OP_COLSUM] = op_colsum, [OP_EMBED] = op_embed, [OP_EMBED_BWD] = op_embed_bwd, [OP_XENT_MAX] = op_xent_max,
+  [OP_XENT_SUM] = op_xent_sum, [OP_XENT_GRAD] = op_xent_grad, [OP_SUMSQ] = op_sumsq, [OP_AMAX] = op_amax, [OP_STEP_VARS] = op_step_vars, [OP_ADAMW] = op_adamw,
+  [OP_ALL_GATHER ... OP_N - 1] = cuda_coll,
+};
+
+static void issue (struct dev *d, struct queue *q, const struct op *o)
+{
+  if (capturing) remember (o);
+  action[o->kind] (d, q, o);
+}
+
+static const struct dev_limits limits = { .align = 256, .queue_work = 64 << 20, .comm_stage = 1 << 20, .attn_work = cuda_attn_work };
+
+static const struct dev_ops ops = {
+  .name = "cuda", .limits = &limits, .open = cuda_open, .close = cuda_close, .reserve = cuda_reserve, .release = cuda_release,
+  .queue_open = queue_open, .queue_close = queue_close, .event_open = event_open, .event_close = event_close, .record = record, .wait = wait, .sync = sync,
+  .drain = drain, .fetch = fetch, .group_open = cuda_group_open, .group_close = cuda_group_close,
+  .graph_begin = graph_begin, .graph_end = graph_end, .graph_launch = graph_launch, .graph_free = graph_free,
+  .op = { [0 ... OP_N - 1] = issue },
+};
+
+__attribute__ ((visibility ("default"))) const struct dev_ops *dev_module (const struct host *h)
+{
+  if (h->abi != HOST_ABI || h->size != sizeof *h || strcmp (h->build, BUILD_ID)) return NULL;
+  H = h;
+  return &ops;
+}
