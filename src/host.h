@@ -25,7 +25,7 @@ struct host {
   void (*dev_count) (struct dev *d, const struct op *o);
 };
 
-typedef const struct dev_ops *dev_module (const struct host *h);
+typedef const struct dev_ops *module_entry (const struct host *h);
 
 /* Open the module NAME (cuda): beside the executable, in ../gpu (the build tree), then in pkglibdir. NULL with the sentence (no such file, another build, a missing library). */
 const struct dev_ops *module_open (const char *name, struct err *e);

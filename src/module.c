@@ -54,7 +54,7 @@ const struct dev_ops *module_open (const char *name, struct err *e)
   if (!find (name, path)) return user_err (e, "this build has no device %s (no %s.so beside the program or in %s)", name, name, MODULE_DIR), NULL;
   void *so = dlopen (path, RTLD_NOW | RTLD_LOCAL);
   if (!so) return user_err (e, "device %s cannot be opened: %s", name, dlerror ()), NULL;
-  dev_module *entry = (dev_module *) dlsym (so, "dev_module");
+  module_entry *entry = (module_entry *) dlsym (so, "dev_module");
   const struct dev_ops *ops = entry ? entry (&host) : NULL;
   if (!ops) return user_err (e, "%s was built from other sources than this program: build and install both together", path), NULL;
   return ops;
