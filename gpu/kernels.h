@@ -23,8 +23,10 @@ cudaError_t k_embed (const struct op_embed *o, cudaStream_t s);
 cudaError_t k_embed_bwd (const struct op_embed_bwd *o, cudaStream_t s);
 cudaError_t k_xent_max (const struct op_xent *o, cudaStream_t s);
 cudaError_t k_xent_sum (const struct op_xent *o, cudaStream_t s);
-cudaError_t k_xent_grad (const struct op_xent *o, void *work, cudaStream_t s);   /* work: 16 bytes a block of rows, k_xent_work */
-int64_t     k_xent_work (const struct op_xent *o);
+/* max and st in one pass over the logits, the same as k_xent_max then k_xent_sum up to rounding: where no other rank holds a part of the vocabulary. */
+cudaError_t k_xent_stats (const struct op_xent *o, cudaStream_t s);
+cudaError_t k_xent_grad (const struct op_xent *o, void *work, cudaStream_t s);
+int64_t     k_xent_grad_work (const struct op_xent *o);
 cudaError_t k_sumsq (const struct op_sumsq *o, void *work, cudaStream_t s);
 int64_t     k_sumsq_work (const struct op_sumsq *o);
 cudaError_t k_amax (const struct op_amax *o, void *work, cudaStream_t s);
