@@ -1,5 +1,6 @@
-/* Kernels of the cuda device at the shapes of real models: checks (tensors of more than 2^31 elements: the last row must be what it is alone), then times.
-   One line an operation (of all, or with an argument of those that have it in their name): microseconds, GB/s counting each byte once that must be read or written, and the ratio to a copy measured in the same run. */
+/* Kernels of the cuda device at the shapes of real models: checks (tensors of more than 2^31 elements: the last row must be what
+   it is alone), then times. One line an operation (of all, or with an argument of those that have it in their name):
+   microseconds, GB/s counting each byte once that must be read or written, and the ratio to a copy measured in the same run. */
 #include "config.h"
 #include <math.h>
 #include <stdio.h>
@@ -36,21 +37,29 @@ static void *noise (int64_t n, enum dtype t)
     OP (OP_INIT, init, .dst = f, .n = block, .cols = block, .rows = 1, .gcols = block, .normal = true, .std = 1, .seed = 1);
   }
   void *p = take (n, t);
-  for (int64_t i = 0; i < n; i += block) OP (OP_AXPBY, axpby, .y = at_elem (p, i, t), .x = f, .n = MIN (block, n - i), .yt = t, .alpha = 1);
+  for (int64_t i = 0; i < n; i += block)
+    OP (OP_AXPBY, axpby, .y = at_elem (p, i, t), .x = f, .n = MIN (block, n - i), .yt = t, .alpha = 1);
   return p;
 }
+
+static int64_t distinct;   /* of the last ids */
 
 /* Ids below `rows`: uniform, or as frequent as words are (Zipf's law). */
 static int32_t *ids (int64_t n, int64_t rows, bool zipf)
 {
   int32_t *p = take (n, DT_I32), *h = xalloc ((size_t) n * sizeof *h, "ids");
+  bool *has = xalloc ((size_t) rows, "ids");
   uint64_t s = 7;
   for (int64_t i = 0; i < n; i++) {
     s = s * 6364136223846793005u + 1442695040888963407u;
     double u = (double) (s >> 11) * 0x1p-53;
     h[i] = (int32_t) (zipf ? pow ((double) rows, u) - 1 : u * (double) rows);
+    has[h[i]] = true;
   }
   dev_put (&D, Q, p, h, n * 4);
+  distinct = 0;
+  for (int64_t i = 0; i < rows; i++) distinct += has[i];
+  xfree (has);
   xfree (h);
   return p;
 }
@@ -107,12 +116,14 @@ static void check_rows (void)
   y = take (vecs * dim, DT_BF16);
   w = noise (dim, DT_F32), rstd = take (vecs, DT_F32), one = take (1, DT_F32), z = take (dim, DT_BF16);
   OP (OP_NORM, norm, .rows = vecs, .inner = 1, .dim = dim, .x = x, .w = w, .y = y, .rstd = rstd, .eps = 1e-5f, .t = DT_BF16);
-  OP (OP_NORM, norm, .rows = 1, .inner = 1, .dim = dim, .x = x + (vecs - 1) * dim * 2, .w = w, .y = z, .rstd = one, .eps = 1e-5f, .t = DT_BF16);
+  OP (OP_NORM, norm, .rows = 1, .inner = 1, .dim = dim, .x = x + (vecs - 1) * dim * 2, .w = w, .y = z, .rstd = one, .eps = 1e-5f,
+    .t = DT_BF16);
   check (same (y + (vecs - 1) * dim * 2, z, dim * 2) && same (rstd + vecs - 1, one, 4), "norm of more than 2^31 elements");
   used = y - arena;
   float *max = take (n, DT_F32), *st = take (2 * n, DT_F32);
   int32_t *target = ids (n, vocab, false);
-  struct op_xent o = { .n = n, .ld = vocab, .cols = vocab - 100, .logits = x, .target = target, .max = max, .st = st, .grad = true, .t = DT_BF16 }, l = o;
+  struct op_xent o = { .n = n, .ld = vocab, .cols = vocab - 100, .logits = x, .target = target, .max = max, .st = st,
+    .grad = true, .t = DT_BF16 }, l = o;
   z = take (vocab, DT_BF16);
   OP (OP_COPY, copy, .dst = z, .src = x + (n - 1) * vocab * 2, .bytes = vocab * 2);
   l.n = 1;
@@ -133,10 +144,17 @@ static void check_rows (void)
 static double copy_rate;
 static const char *only = "";   /* time what has this in its name */
 
+static int by_size (const void *a, const void *b)
+{
+  double x = *(const double *) a, y = *(const double *) b;
+  return (x > y) - (x < y);
+}
+
+/* Of one launch: the median of five rows of launches. */
 static double seconds (const struct op *o)
 {
   struct event *ev = D.ops->event_open (&D);
-  double best[5], guess = 0;
+  double times[5];
   for (int r = -1, n = 3; r < 5; r++) {
     D.ops->drain (&D);
     double t = now ();
@@ -144,14 +162,12 @@ static double seconds (const struct op *o)
     D.ops->record (&D, Q, ev);
     D.ops->sync (&D, ev);
     t = (now () - t) / n;
-    if (r < 0) {
-      guess = t;
-      n = (int) MAX (5, MIN (500, 0.02 / guess));
-    } else best[r] = t;
+    if (r < 0) n = (int) MAX (5, MIN (500, 0.02 / t));
+    else times[r] = t;
   }
   D.ops->event_close (&D, ev);
-  for (int i = 0; i < 5; i++) for (int j = i + 1; j < 5; j++) if (best[j] < best[i]) { double t = best[i]; best[i] = best[j]; best[j] = t; }
-  return best[2];
+  qsort (times, LEN (times), sizeof *times, by_size);
+  return times[2];
 }
 
 static void time_op (const char *what, double bytes, const struct op *o)
@@ -162,7 +178,8 @@ static void time_op (const char *what, double bytes, const struct op *o)
   printf ("%-58s %9.1f us %7.0f GB/s %5.2f\n", what, 1e6 * t, rate / 1e9, rate / copy_rate);
   fflush (stdout);
 }
-#define TIME(what, bytes, KIND, field, ...) time_op (what, (double) (bytes), &(struct op) { .kind = KIND, .field = { __VA_ARGS__ } })
+#define TIME(what, bytes, KIND, field, ...) time_op (what, (double) (bytes), \
+  &(struct op) { .kind = KIND, .field = { __VA_ARGS__ } })
 
 static void time_elements (void)
 {
@@ -173,18 +190,22 @@ static void time_elements (void)
   double *acc = take (2, DT_F64);
   struct step_vars *vars = take (sizeof v, DT_U8);
   dev_put (&D, Q, vars, &v, sizeof v);
-  TIME ("axpby bf16 y = x + y, 67M", 6 * m, OP_AXPBY, axpby, .y = w, .x = h, .n = m, .yt = DT_BF16, .xt = DT_BF16, .alpha = 0.5f, .beta = 0.5f);
+  TIME ("axpby bf16 y = x + y, 67M", 6 * m, OP_AXPBY, axpby, .y = w, .x = h, .n = m, .yt = DT_BF16, .xt = DT_BF16, .alpha = 0.5f,
+    .beta = 0.5f);
   TIME ("axpby fp32 to bf16, 100M", 6 * n, OP_AXPBY, axpby, .y = w, .x = a, .n = n, .yt = DT_BF16, .alpha = 1);
   TIME ("axpby fp32 += bf16, 100M", 10 * n, OP_AXPBY, axpby, .y = a, .x = h, .n = n, .xt = DT_BF16, .alpha = 0.1f, .beta = 0.5f);
   TIME ("amax bf16, 100M", 2 * n, OP_AMAX, amax, .x = h, .n = n, .t = DT_BF16, .dst = f);
   TIME ("sum of squares bf16, 100M", 2 * n, OP_SUMSQ, sumsq, .x = h, .n = n, .t = DT_BF16, .weight = 1, .acc = acc);
   TIME ("sum of squares fp32, 100M", 4 * n, OP_SUMSQ, sumsq, .x = a, .n = n, .weight = 1, .acc = acc);
   OP (OP_AXPBY, axpby, .y = c, .x = c, .n = n, .alpha = 0);
-  TIME ("adamw 100M, gradients bf16, weights bf16", 28 * n, OP_ADAMW, adamw, .n = n, .master = a, .m = b, .v = c, .grad = h, .weight = w, .vars = vars, .beta1 = 0.9, .beta2 = 0.95,
+  TIME ("adamw 100M, gradients bf16, weights bf16", 28 * n, OP_ADAMW, adamw, .n = n, .master = a, .m = b, .v = c, .grad = h,
+    .weight = w, .vars = vars, .beta1 = 0.9, .beta2 = 0.95,
         .eps = 1e-8, .decay = 0.1, .gt = DT_BF16, .wt = DT_BF16);
-  TIME ("adamw 100M, gradients fp32, weights bf16", 30 * n, OP_ADAMW, adamw, .n = n, .master = a, .m = b, .v = c, .grad = g, .weight = w, .vars = vars, .beta1 = 0.9, .beta2 = 0.95,
+  TIME ("adamw 100M, gradients fp32, weights bf16", 30 * n, OP_ADAMW, adamw, .n = n, .master = a, .m = b, .v = c, .grad = g,
+    .weight = w, .vars = vars, .beta1 = 0.9, .beta2 = 0.95,
         .eps = 1e-8, .decay = 0.1, .wt = DT_BF16);
-  TIME ("init 100M", 4 * n, OP_INIT, init, .dst = a, .n = n, .cols = 4096, .rows = n, .gcols = 4096, .normal = true, .std = 1, .seed = 1);
+  TIME ("init 100M", 4 * n, OP_INIT, init, .dst = a, .n = n, .cols = 4096, .rows = n, .gcols = 4096, .normal = true, .std = 1,
+    .seed = 1);
   used = mark;
 }
 
@@ -192,27 +213,40 @@ static void time_rows (int64_t n, int64_t dim, int64_t f, int64_t heads, int64_t
 {
   char what[100];
   int64_t mark = used, all = n * dim, hd = 128, qkv = (heads + 2 * kv) * hd;
-  bf16 *x = noise (all, DT_BF16), *r = noise (all, DT_BF16), *y = noise (all, DT_BF16), *z = noise (all, DT_BF16), *w = noise (dim, DT_BF16), *gu = noise (2 * n * f, DT_BF16),
-    *dgu = noise (2 * n * f, DT_BF16), *act = noise (n * f, DT_BF16), *out = noise (n * f, DT_BF16), *q = noise (n * qkv, DT_BF16);
+  bf16 *x = noise (all, DT_BF16), *r = noise (all, DT_BF16), *y = noise (all, DT_BF16), *z = noise (all, DT_BF16),
+    *w = noise (dim, DT_BF16), *gu = noise (2 * n * f, DT_BF16),
+    *dgu = noise (2 * n * f, DT_BF16), *act = noise (n * f, DT_BF16), *out = noise (n * f, DT_BF16),
+    *q = noise (n * qkv, DT_BF16);
   float *rstd = noise (n * heads, DT_F32), *dw = take (MAX (dim, qkv), DT_F32), *table = noise (4096 * hd, DT_F32);
 #define SAY(...) (snprintf (what, sizeof what, __VA_ARGS__), what)
-  TIME (SAY ("norm %d x %d", (int) n, (int) dim), 4 * all, OP_NORM, norm, .rows = n, .inner = 1, .dim = dim, .x = x, .w = w, .y = y, .rstd = rstd, .eps = 1e-5f, .t = DT_BF16, .wt = DT_BF16);
-  TIME (SAY ("norm with residual %d x %d", (int) n, (int) dim), 8 * all, OP_NORM, norm, .rows = n, .inner = 1, .dim = dim, .x = x, .res = r, .sum = z, .w = w, .y = y, .rstd = rstd,
+  TIME (SAY ("norm %d x %d", (int) n, (int) dim), 4 * all, OP_NORM, norm, .rows = n, .inner = 1, .dim = dim, .x = x, .w = w,
+    .y = y, .rstd = rstd, .eps = 1e-5f, .t = DT_BF16, .wt = DT_BF16);
+  TIME (SAY ("norm with residual %d x %d", (int) n, (int) dim), 8 * all, OP_NORM, norm, .rows = n, .inner = 1, .dim = dim,
+    .x = x, .res = r, .sum = z, .w = w, .y = y, .rstd = rstd,
         .eps = 1e-5f, .t = DT_BF16, .wt = DT_BF16);
-  TIME (SAY ("norm backward %d x %d", (int) n, (int) dim), 6 * all, OP_NORM_BWD, norm_bwd, .rows = n, .inner = 1, .dim = dim, .dy = y, .x = x, .w = w, .rstd = rstd, .dx = z, .dw = dw,
+  TIME (SAY ("norm backward %d x %d", (int) n, (int) dim), 6 * all, OP_NORM_BWD, norm_bwd, .rows = n, .inner = 1, .dim = dim,
+    .dy = y, .x = x, .w = w, .rstd = rstd, .dx = z, .dw = dw,
         .t = DT_BF16, .wt = DT_BF16);
-  TIME (SAY ("norm backward with residual %d x %d", (int) n, (int) dim), 8 * all, OP_NORM_BWD, norm_bwd, .rows = n, .inner = 1, .dim = dim, .dy = y, .x = x, .w = w, .dres = r, .rstd = rstd,
+  TIME (SAY ("norm backward with residual %d x %d", (int) n, (int) dim), 8 * all, OP_NORM_BWD, norm_bwd, .rows = n, .inner = 1,
+    .dim = dim, .dy = y, .x = x, .w = w, .dres = r, .rstd = rstd,
         .dx = z, .dw = dw, .t = DT_BF16, .wt = DT_BF16);
-  TIME (SAY ("norm of heads %d x %d x 128", (int) n, (int) heads), 4 * n * heads * hd, OP_NORM, norm, .rows = n, .inner = heads, .dim = hd, .x_stride = qkv, .y_stride = qkv, .x = q, .w = w,
+  TIME (SAY ("norm of heads %d x %d x 128", (int) n, (int) heads), 4 * n * heads * hd, OP_NORM, norm, .rows = n, .inner = heads,
+    .dim = hd, .x_stride = qkv, .y_stride = qkv, .x = q, .w = w,
         .y = q, .rstd = rstd, .eps = 1e-5f, .t = DT_BF16, .wt = DT_BF16);
-  TIME (SAY ("norm backward of heads %d x %d x 128", (int) n, (int) heads), 6 * n * heads * hd, OP_NORM_BWD, norm_bwd, .rows = n, .inner = heads, .dim = hd, .x_stride = qkv, .y_stride = qkv,
+  TIME (SAY ("norm backward of heads %d x %d x 128", (int) n, (int) heads), 6 * n * heads * hd, OP_NORM_BWD, norm_bwd, .rows = n,
+    .inner = heads, .dim = hd, .x_stride = qkv, .y_stride = qkv,
         .dx_stride = qkv, .dy = q, .x = q, .w = w, .rstd = rstd, .dx = gu, .dw = dw, .t = DT_BF16, .wt = DT_BF16);
-  TIME (SAY ("rope %d x %d x 128", (int) n, (int) (heads + kv)), 4 * n * (heads + kv) * hd, OP_ROPE, rope, .x = q, .n = n, .heads = heads + kv, .head_dim = hd, .stride = qkv, .seq = 4096,
+  TIME (SAY ("rope %d x %d x 128", (int) n, (int) (heads + kv)), 4 * n * (heads + kv) * hd, OP_ROPE, rope, .x = q, .n = n,
+    .heads = heads + kv, .head_dim = hd, .stride = qkv, .seq = 4096,
         .table = table, .t = DT_BF16);
-  TIME (SAY ("swiglu %d x %d", (int) n, (int) f), 6 * n * f, OP_SWIGLU, swiglu, .n = n, .f = f, .gu = gu, .out = act, .t = DT_BF16);
-  TIME (SAY ("swiglu backward %d x %d", (int) n, (int) f), 10 * n * f, OP_SWIGLU_BWD, swiglu_bwd, .n = n, .f = f, .gu = gu, .d_out = act, .dgu = dgu, .t = DT_BF16);
-  TIME (SAY ("swiglu backward and forward %d x %d", (int) n, (int) f), 12 * n * f, OP_SWIGLU_BWD, swiglu_bwd, .n = n, .f = f, .gu = gu, .d_out = act, .dgu = dgu, .out = out, .t = DT_BF16);
-  TIME (SAY ("column sum %d x %d", (int) n, (int) qkv), 2 * n * qkv, OP_COLSUM, colsum, .rows = n, .cols = qkv, .x = q, .dst = dw, .t = DT_BF16);
+  TIME (SAY ("swiglu %d x %d", (int) n, (int) f), 6 * n * f, OP_SWIGLU, swiglu, .n = n, .f = f, .gu = gu, .out = act,
+    .t = DT_BF16);
+  TIME (SAY ("swiglu backward %d x %d", (int) n, (int) f), 10 * n * f, OP_SWIGLU_BWD, swiglu_bwd, .n = n, .f = f, .gu = gu,
+    .d_out = act, .dgu = dgu, .t = DT_BF16);
+  TIME (SAY ("swiglu backward and forward %d x %d", (int) n, (int) f), 12 * n * f, OP_SWIGLU_BWD, swiglu_bwd, .n = n, .f = f,
+    .gu = gu, .d_out = act, .dgu = dgu, .out = out, .t = DT_BF16);
+  TIME (SAY ("column sum %d x %d", (int) n, (int) qkv), 2 * n * qkv, OP_COLSUM, colsum, .rows = n, .cols = qkv, .x = q,
+    .dst = dw, .t = DT_BF16);
   used = mark;
 }
 
@@ -220,24 +254,30 @@ static void time_vocab (int64_t n, int64_t dim, int64_t rows, int64_t chunk)
 {
   char what[100];
   int64_t mark = used, all = n * dim;
-  int32_t *word = ids (n, rows, true), *any = ids (n, rows, false), *one = ids (n, 1, false), *work = take (2 * n + 2 * rows + 2, DT_I32);
+  int32_t *work = take (2 * n + 2 * rows + 2, DT_I32), *one = ids (n, 1, false), *any = ids (n, rows, false);
+  int64_t any_rows = distinct;
+  int32_t *word = ids (n, rows, true);
   bf16 *table = noise (rows * dim, DT_BF16), *x = noise (all, DT_BF16), *dh = noise (rows * dim, DT_BF16);
   float *d = noise (rows * dim, DT_F32);
-  TIME (SAY ("embedding %d x %d", (int) n, (int) dim), 4 * all, OP_EMBED, embed, .n = n, .dim = dim, .rows = rows, .ids = any, .table = table, .out = x, .t = DT_BF16);
-#define BWD(name, which, bytes, to, type, b) TIME (SAY ("embedding backward %d x %d, %s", (int) n, (int) dim, name), bytes, OP_EMBED_BWD, embed_bwd, .n = n, .dim = dim, .rows = rows, \
+  TIME (SAY ("embedding %d x %d", (int) n, (int) dim), 4 * all, OP_EMBED, embed, .n = n, .dim = dim, .rows = rows, .ids = any,
+    .table = table, .out = x, .t = DT_BF16);
+#define BWD(name, which, bytes, to, type, b) TIME (SAY ("embedding backward %d x %d, %s", (int) n, (int) dim, name), bytes, \
+  OP_EMBED_BWD, embed_bwd, .n = n, .dim = dim, .rows = rows, \
     .ids = which, .dy = x, .dtable = to, .beta = b, .work = work, .t = DT_BF16, .gt = type)
   BWD ("words, to fp32", word, 2 * all + 4 * rows * dim, d, DT_F32, 0);
   BWD ("words, to bf16", word, 2 * all + 2 * rows * dim, dh, DT_BF16, 0);
-  BWD ("words, added to fp32", word, 2 * all, d, DT_F32, 1);
-  BWD ("any id, added to fp32", any, 10 * all, d, DT_F32, 1);
+  BWD ("words, added to fp32", word, 2 * all + 8 * distinct * dim, d, DT_F32, 1);
+  BWD ("any id, added to fp32", any, 2 * all + 8 * any_rows * dim, d, DT_F32, 1);
   BWD ("one id, added to fp32", one, 2 * all, d, DT_F32, 1);
   used = mark;
   bf16 *logits = noise (chunk * rows, DT_BF16);
   float *max = take (chunk, DT_F32), *st = take (2 * chunk, DT_F32);
-  struct op_xent o = { .n = chunk, .ld = rows, .cols = rows, .logits = logits, .target = ids (chunk, rows, false), .max = max, .st = st, .acc = take (2, DT_F64), .grad = true, .t = DT_BF16 };
+  struct op_xent o = { .n = chunk, .ld = rows, .cols = rows, .logits = logits, .target = ids (chunk, rows, false), .max = max,
+    .st = st, .acc = take (2, DT_F64), .grad = true, .t = DT_BF16 };
   static const char *const name[] = { "loss max", "loss sum", "loss gradient" };
   for (int k = 0; k < 3; k++)
-    time_op (SAY ("%s %d x %d", name[k], (int) chunk, (int) rows), (double) (k == 2 ? 4 : 2) * (double) chunk * (double) rows, &(struct op) { .kind = OP_XENT_MAX + k, .xent = o });
+    time_op (SAY ("%s %d x %d", name[k], (int) chunk, (int) rows), (double) (k == 2 ? 4 : 2) * (double) chunk * (double) rows,
+      &(struct op) { .kind = OP_XENT_MAX + k, .xent = o });
   used = mark;
 }
 

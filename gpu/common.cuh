@@ -1,7 +1,8 @@
 /* common: what the kernels share. Included by our .cu files only.
 
-   Elements are float or bf16 (the bits, as in dtype.h); all arithmetic is fp32. A thread moves packs of V elements, at most 16 bytes an access where addresses
-   allow and V = 1 where they do not, so that one source serves both. Sums have one order, given by the shape alone: lanes, warps, blocks. */
+   Elements are float or bf16 (the bits, as in dtype.h); all arithmetic is fp32. A thread moves packs of V elements, at most 16
+   bytes an access where addresses allow and V = 1 where they do not, so that one source serves both. Sums have one order, given
+   by the shape alone: lanes, warps, blocks. */
 #ifndef COMMON_CUH
 #define COMMON_CUH
 #include <cuda_bf16.h>
@@ -12,7 +13,8 @@
 #define DEV static __device__ __forceinline__
 #define DEV_OP __device__ __forceinline__
 #define FULL 0xffffffffu
-#define WITH_TYPE(t, T, ...) do { if ((t) == DT_F32) { typedef float T; __VA_ARGS__; } else { typedef bf16 T; __VA_ARGS__; } } while (0)
+#define WITH_TYPE(t, T, ...) \
+  do { if ((t) == DT_F32) { typedef float T; __VA_ARGS__; } else { typedef bf16 T; __VA_ARGS__; } } while (0)
 
 static inline int64_t ceil_div (int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t min64 (int64_t a, int64_t b) { return a < b ? a : b; }
@@ -57,7 +59,8 @@ template <class T, int V> DEV void store (T *p, const pack<T, V> &r)
   else if constexpr (BYTES == 8) *(uint2 *) p = make_uint2 (r.u[0], r.u[1]);
   else
     #pragma unroll
-    for (int i = 0; i < BYTES / 16; i++) ((uint4 *) p)[i] = make_uint4 (r.u[4 * i], r.u[4 * i + 1], r.u[4 * i + 2], r.u[4 * i + 3]);
+    for (int i = 0; i < BYTES / 16; i++)
+      ((uint4 *) p)[i] = make_uint4 (r.u[4 * i], r.u[4 * i + 1], r.u[4 * i + 2], r.u[4 * i + 3]);
 }
 
 DEV float to_f32 (float x) { return x; }
@@ -127,7 +130,8 @@ template <class T> DEV float exp_for (float x) { return sizeof (T) == 2 ? __expf
 struct op_sum { template <class F> DEV_OP F operator() (F a, F b) const { return a + b; } };
 struct op_max { DEV_OP float operator() (float a, float b) const { return fmaxf (a, b); } };
 
-/* Over each group of 2^lg threads of the block, which every thread calls; all get the result. red: one value a warp, not in use by a call before the last barrier. */
+/* Over each group of 2^lg threads of the block, which every thread calls; all get the result. red: one value a warp, not in use
+   by a call before the last barrier. */
 template <class F, class O> DEV F group_fold (F x, int lg, F *red, O fold)
 {
   for (int m = 1 << (lg < 5 ? lg : 5); m >>= 1; ) x = fold (x, __shfl_xor_sync (FULL, x, m));

@@ -4,7 +4,8 @@
 #define BLOCK 256
 
 /* ---- axpby ---- */
-template <int V, class Y, class X> __global__ void __launch_bounds__ (BLOCK) axpby (Y *y, const X *x, int64_t n, float alpha, float beta)
+template <int V, class Y, class X> __global__ void __launch_bounds__ (BLOCK) axpby (Y *y, const X *x, int64_t n, float alpha,
+  float beta)
 {
   const int U = 4;
   int64_t at = ((int64_t) blockIdx.x * (BLOCK * U) + threadIdx.x) * V;
@@ -116,7 +117,8 @@ static struct slices colsum_slices (const struct op_colsum *o)
   return c;
 }
 
-template <int V, class T> __global__ void __launch_bounds__ (32 * TILE_ROWS) colsum (const T *x, int64_t rows, int64_t cols, int64_t stride, struct slices c, float *part)
+template <int V, class T> __global__ void __launch_bounds__ (32 * TILE_ROWS) colsum (const T *x, int64_t rows, int64_t cols,
+  int64_t stride, struct slices c, float *part)
 {
   const int U = 4;
   __shared__ float sum[TILE_ROWS][32 * V + 1];
@@ -148,7 +150,8 @@ template <int V, class T> __global__ void __launch_bounds__ (32 * TILE_ROWS) col
   }
 }
 
-template <class G> __global__ void __launch_bounds__ (1024) parts_sum (const float *part, int64_t parts, int64_t n, G *dst, float beta)
+template <class G> __global__ void __launch_bounds__ (1024) parts_sum (const float *part, int64_t parts, int64_t n, G *dst,
+  float beta)
 {
   __shared__ float sum[32][33];
   int64_t c = (int64_t) blockIdx.x * 32 + threadIdx.x;
@@ -178,9 +181,11 @@ cudaError_t k_colsum (const struct op_colsum *o, void *work, cudaStream_t s)
   struct slices c = colsum_slices (o);
   int64_t stride = o->stride ? o->stride : o->cols;
   unsigned blocks = (unsigned) (c.tiles * c.parts);
+  dim3 threads (32, TILE_ROWS);
   WITH_TYPE (o->t, T,
     const T *x = (const T *) o->x;
-    if (colsum_v (o) > 1) colsum<16 / sizeof (T)><<<blocks, dim3 (32, TILE_ROWS), 0, s>>> (x, o->rows, o->cols, stride, c, (float *) work);
-    else colsum<1><<<blocks, dim3 (32, TILE_ROWS), 0, s>>> (x, o->rows, o->cols, stride, c, (float *) work));
+    const int V = 16 / sizeof (T);
+    if (colsum_v (o) > 1) colsum<V><<<blocks, threads, 0, s>>> (x, o->rows, o->cols, stride, c, (float *) work);
+    else colsum<1><<<blocks, threads, 0, s>>> (x, o->rows, o->cols, stride, c, (float *) work));
   return sum_parts ((const float *) work, c.parts, o->cols, o->dst, o->beta, o->gt, s);
 }

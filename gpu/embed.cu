@@ -35,15 +35,17 @@ cudaError_t k_embed (const struct op_embed *o, cudaStream_t s)
   return cudaGetLastError ();
 }
 
-/* ---- backward ----
-   Tokens are sorted by row: counted (integer atomics: the counts depend on no order), summed to starts, dropped into their rows as they come, and each then moves
-   to its rank among the tokens of its row. A row of more than RANK tokens finds them by one walk over all ids instead. Then each row adds up its tokens in order;
-   one of more than FEW goes on a list, whose rows are shared out to the warps of whole blocks. */
+/* ---- backward ---- */
+
+/* Tokens are sorted by row: counted (integer atomics: the counts depend on no order), summed to starts,
+   dropped into their rows as they come, and each then moves to its rank among the tokens of its row. A row of more than RANK
+   tokens finds them by one walk over all ids instead. Then each row adds up its tokens in order; one of more than FEW goes on a
+   list, whose rows are shared out to the warps of whole blocks. */
 #define TILE 1024      /* rows that a block of the scan takes */
 #define RANK 128
 #define WALK 8         /* consecutive ids that a thread looks at */
 #define FEW 32
-#define FEW_BLOCK 128  /* most rows have no token and are filled with zeros: blocks of 512 took 455 us where these take 342 (128256 x 4096, bf16) */
+#define FEW_BLOCK 128  /* most rows have no token and get zeros: blocks of 512 took 455 us for 342 (128256 x 4096, bf16) */
 #define WARPS 32
 #define MANY_BLOCKS 264
 
@@ -56,7 +58,8 @@ DEV int64_t row_of (const struct op_embed_bwd &o, int64_t token)   /* -1: not lo
   return row >= 0 && row < o.rows ? row : -1;
 }
 
-/* count[row] += 1 for every thread that has a row (not -1), one atomic for those of a warp that share it; the count before this thread's. All threads call. */
+/* count[row] += 1 for every thread that has a row (not -1), one atomic for those of a warp that share it; the count before this
+   thread's. All threads call. */
 DEV int32_t add_one (int32_t *count, int64_t row)
 {
   unsigned peers = __match_any_sync (FULL, (int) row);
@@ -126,7 +129,8 @@ __global__ void __launch_bounds__ (BLOCK) rank_tokens (const struct op_embed_bwd
   w.token[from + rank] = me;
 }
 
-/* The row whose run of more than RANK places holds place p = RANK * i as its first multiple of RANK, or -1: so that each long run is found by one i, without a list. */
+/* The row whose run of more than RANK places holds place p = RANK * i as its first multiple of RANK, or -1: so that each long run
+   is found by one i, without a list. */
 DEV int64_t long_run (const struct op_embed_bwd &o, const struct sorted &w, int64_t p)
 {
   if (p >= w.start[o.rows]) return -1;
@@ -154,7 +158,8 @@ __global__ void __launch_bounds__ (1024) walk (const struct op_embed_bwd o, stru
 }
 
 /* s += the tokens [from, to) of the sorted list at column c, in order. */
-template <int V, int U, class T> DEV void add_tokens (const struct op_embed_bwd &o, const int32_t *token, int32_t from, int32_t to, int64_t c, float (&s)[V])
+template <int V, int U, class T> DEV void add_tokens (const struct op_embed_bwd &o, const int32_t *token, int32_t from,
+  int32_t to, int64_t c, float (&s)[V])
 {
   for (int32_t q = from; q < to; q += U) {
     pack<T, V> p[U];
@@ -173,7 +178,8 @@ template <int V, int U, class T> DEV void add_tokens (const struct op_embed_bwd 
 }
 
 /* A block a row of few tokens, or (by_place) a place of the sorted list, of which the first of each row counts. */
-template <int V, class T, class G> __global__ void __launch_bounds__ (FEW_BLOCK) sum_few (const struct op_embed_bwd o, struct sorted w, bool by_place)
+template <int V, class T, class G> __global__ void __launch_bounds__ (FEW_BLOCK) sum_few (const struct op_embed_bwd o,
+  struct sorted w, bool by_place)
 {
   int64_t row = blockIdx.x;
   if (by_place) {
@@ -197,8 +203,10 @@ template <int V, class T, class G> __global__ void __launch_bounds__ (FEW_BLOCK)
   }
 }
 
-/* A warp adds up a part of a row's tokens, 32 packs wide, a block all of them: the order in which rows came on the list does not matter. */
-template <int V, class T, class G> __global__ void __launch_bounds__ (32 * WARPS) sum_many (const struct op_embed_bwd o, struct sorted w)
+/* A warp adds up a part of a row's tokens, 32 packs wide, a block all of them: the order in which rows came on the list does not
+   matter. */
+template <int V, class T, class G> __global__ void __launch_bounds__ (32 * WARPS) sum_many (const struct op_embed_bwd o,
+  struct sorted w)
 {
   __shared__ float part[WARPS][32 * V + 1];
   int tiles = (int) ((o.dim + 32 * V - 1) / (32 * V)), x = threadIdx.x, y = threadIdx.y, i = y * 32 + x;
@@ -206,7 +214,8 @@ template <int V, class T, class G> __global__ void __launch_bounds__ (32 * WARPS
     int64_t row = w.loose[job / tiles], c0 = job % tiles * (32 * V), c = c0 + x * V;
     int32_t from = w.start[row], n = w.start[row + 1] - from;
     float s[V] = {};
-    if (c < o.dim) add_tokens<V, 8, T> (o, w.token, from + (int32_t) ((int64_t) n * y / WARPS), from + (int32_t) ((int64_t) n * (y + 1) / WARPS), c, s);
+    if (c < o.dim) add_tokens<V, 8, T> (o, w.token, from + (int32_t) ((int64_t) n * y / WARPS),
+      from + (int32_t) ((int64_t) n * (y + 1) / WARPS), c, s);
     #pragma unroll
     for (int k = 0; k < V; k++) part[y][x * V + k] = s[k];
     __syncthreads ();

@@ -1,5 +1,6 @@
-/* norm: RMSNorm. 2^lg threads hold a vector in registers, N packs each, so that memory is passed over once; a block holds several short vectors.
-   What does not fit (odd lengths or addresses, very long vectors) takes a slow path: a block a vector, one element at a time, memory twice. */
+/* norm: RMSNorm. 2^lg threads hold a vector in registers, N packs each, so that memory is passed over once; a block holds several
+   short vectors. What does not fit (odd lengths or addresses, very long vectors) takes a slow path: a block a vector, one element
+   at a time, memory twice. */
 #include "common.cuh"
 
 #define FWD_PACKS 5
@@ -8,7 +9,8 @@
 #define SLOW_BLOCK 256
 #define SLOW_PARTS 132
 
-/* How a vector is spread: n packs of each of 2^lg threads; n 0 = the slow path. Of the ways that waste fewest lanes the one with most packs a thread. */
+/* How a vector is spread: n packs of each of 2^lg threads; n 0 = the slow path. Of the ways that waste fewest lanes the one with
+   most packs a thread. */
 struct spread { int n, lg, block; };
 static struct spread spread_of (int64_t packs, int n_max, int threads_max)
 {
@@ -42,7 +44,8 @@ template <int N, class T> __global__ void __launch_bounds__ (1024) norm (const s
   const int V = 16 / sizeof (T);
   __shared__ float red[32];
   int lane = threadIdx.x & ((1 << lg) - 1), dim = (int) o.dim;
-  int64_t vec = (int64_t) blockIdx.x * (blockDim.x >> lg) + (threadIdx.x >> lg), row = row_of (vec, o.inner), in = (vec - row * o.inner) * dim;
+  int64_t vec = (int64_t) blockIdx.x * (blockDim.x >> lg) + (threadIdx.x >> lg), row = row_of (vec, o.inner),
+    in = (vec - row * o.inner) * dim;
   bool live = row < o.rows;
   int64_t at = row * o.x_stride + in, to = row * o.y_stride + in;
   pack<T, V> s[N], r[N];
@@ -121,17 +124,19 @@ cudaError_t k_norm (const struct op_norm *op, cudaStream_t s)
   o.x_stride = stride_or (o.x_stride, o.inner * o.dim);
   o.y_stride = stride_or (o.y_stride, o.inner * o.dim);
   int v = 16 / (int) dtype_size (o.t);
-  bool ok = o.dim % v == 0 && o.x_stride % v == 0 && o.y_stride % v == 0 && fits (o.x, v, o.t) && fits (o.res, v, o.t) && fits (o.sum, v, o.t) && fits (o.y, v, o.t)
+  bool ok = o.dim % v == 0 && o.x_stride % v == 0 && o.y_stride % v == 0 && fits (o.x, v, o.t) && fits (o.res, v, o.t)
+    && fits (o.sum, v, o.t) && fits (o.y, v, o.t)
     && fits (o.w, v, o.wt);
   struct spread p = spread_of (o.dim / v, FWD_PACKS, 1024);
   WITH_TYPE (o.t, T,
-    static void (*const launch[]) (const struct op_norm *, struct spread, cudaStream_t) = { NULL, norm_n<1, T>, norm_n<2, T>, norm_n<3, T>, norm_n<4, T>, norm_n<5, T> };
+    static void (*const launch[]) (const struct op_norm *, struct spread, cudaStream_t) = {
+      NULL, norm_n<1, T>, norm_n<2, T>, norm_n<3, T>, norm_n<4, T>, norm_n<5, T> };
     if (ok && p.n) launch[p.n] (&o, p, s);
     else norm_slow<T><<<(unsigned) (o.rows * o.inner), SLOW_BLOCK, 0, s>>> (o));
   return cudaGetLastError ();
 }
 
-/* ---- backward: each of a fixed number of blocks goes over its share of the vectors and keeps its part of dw in registers ---- */
+/* ---- backward: each of a fixed number of blocks goes over its share of the vectors, its part of dw in registers ---- */
 /* The compiler would unpack w once, before the loop, and run out of registers. */
 template <class T, int V> DEV void keep_packed (pack<T, V> *p)
 {
@@ -163,7 +168,8 @@ template <int N, class T> DEV void bwd_load (const struct op_norm_bwd &o, int64_
   }
 }
 
-template <int N, class T, class W> __global__ void __launch_bounds__ (BWD_THREADS, N == 1 ? 2 : 1) norm_bwd (const struct op_norm_bwd o, int lg, float *part)
+template <int N, class T, class W> __global__ void __launch_bounds__ (BWD_THREADS, N == 1 ? 2 : 1)
+norm_bwd (const struct op_norm_bwd o, int lg, float *part)
 {
   const int V = 16 / sizeof (T);
   __shared__ float red[2][BWD_THREADS / 32], sum[N * 128 * V];
@@ -268,7 +274,8 @@ template <class T> __global__ void __launch_bounds__ (SLOW_BLOCK) norm_bwd_slow 
 static struct spread bwd_spread (const struct op_norm_bwd *o)
 {
   int v = 16 / (int) dtype_size (o->t);
-  bool ok = o->dim % v == 0 && o->x_stride % v == 0 && o->y_stride % v == 0 && o->dx_stride % v == 0 && fits (o->x, v, o->t) && fits (o->dy, v, o->t)
+  bool ok = o->dim % v == 0 && o->x_stride % v == 0 && o->y_stride % v == 0 && o->dx_stride % v == 0 && fits (o->x, v, o->t)
+    && fits (o->dy, v, o->t)
     && fits (o->dx, v, o->t) && fits (o->dres, v, o->t) && fits (o->w, v, o->wt);
   struct spread p = spread_of (o->dim / v, BWD_PACKS, BWD_THREADS), none = {};
   if (!p.n) p = spread_of (o->dim / v, BWD_PACKS + 1, BWD_THREADS);
@@ -281,9 +288,13 @@ static int64_t bwd_parts (const struct op_norm_bwd *o, struct spread p)
   return max64 (1, p.n ? min64 (most, ceil_div (vecs, p.block >> p.lg)) : min64 (SLOW_PARTS, vecs));
 }
 
-int64_t k_norm_bwd_work (const struct op_norm_bwd *o) { return bwd_parts (o, bwd_spread (o)) * o->dim * (int64_t) sizeof (float); }
+int64_t k_norm_bwd_work (const struct op_norm_bwd *o) 
+{
+  return bwd_parts (o, bwd_spread (o)) * o->dim * (int64_t) sizeof (float);
+}
 
-template <int N, class T> static void norm_bwd_n (const struct op_norm_bwd *o, struct spread p, float *part, unsigned parts, cudaStream_t s)
+template <int N, class T> static void norm_bwd_n (const struct op_norm_bwd *o, struct spread p, float *part, unsigned parts,
+  cudaStream_t s)
 {
   WITH_TYPE (o->wt, W, norm_bwd<N, T, W><<<parts, p.block, 0, s>>> (*o, p.lg, part));
 }
@@ -299,7 +310,8 @@ cudaError_t k_norm_bwd (const struct op_norm_bwd *op, void *work, cudaStream_t s
   unsigned parts = (unsigned) bwd_parts (&o, p);
   float *part = (float *) work;
   WITH_TYPE (o.t, T,
-    static void (*const launch[]) (const struct op_norm_bwd *, struct spread, float *, unsigned, cudaStream_t) = { NULL, norm_bwd_n<1, T>, norm_bwd_n<2, T>, norm_bwd_n<3, T> };
+    static void (*const launch[]) (const struct op_norm_bwd *, struct spread, float *, unsigned, cudaStream_t) = {
+      NULL, norm_bwd_n<1, T>, norm_bwd_n<2, T>, norm_bwd_n<3, T> };
     if (p.n) launch[p.n] (&o, p, part, parts, s);
     else norm_bwd_slow<T><<<parts, SLOW_BLOCK, 0, s>>> (o, part));
   return sum_parts (part, parts, o.dim, o.dw, o.dw_beta, o.gt, s);

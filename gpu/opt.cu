@@ -13,7 +13,8 @@ DEV void add_sumsq (double weight, double sum, double bad, double *acc)
   acc[1] += bad;
 }
 
-template <int V, class T> __global__ void __launch_bounds__ (SUM_BLOCK, 2) sumsq (const T *x, int64_t n, double weight, double *acc, struct partial *part)
+template <int V, class T> __global__ void __launch_bounds__ (SUM_BLOCK, 2) sumsq (const T *x, int64_t n, double weight,
+  double *acc, struct partial *part)
 {
   const int U = 4;
   const int64_t step = (int64_t) gridDim.x * SUM_BLOCK * V;
@@ -155,7 +156,8 @@ cudaError_t k_adamw (const struct op_adamw *o, cudaStream_t s)
   r.b2 = (float) o->beta2;
   r.eps = (float) o->eps;
   r.decay = (float) o->decay;
-  bool ok = fits (o->master, 4, DT_F32) && fits (o->m, 4, DT_F32) && fits (o->v, 4, DT_F32) && fits (o->grad, 4, o->gt) && fits (o->weight, 4, o->wt);
+  bool ok = fits (o->master, 4, DT_F32) && fits (o->m, 4, DT_F32) && fits (o->v, 4, DT_F32) && fits (o->grad, 4, o->gt)
+    && fits (o->weight, 4, o->wt);
   unsigned blocks = (unsigned) ceil_div (o->n, BLOCK * 2 * (ok ? 4 : 1));
   WITH_TYPE (o->gt, G, WITH_TYPE (o->wt, W,
     if (ok) adamw<4, G, W><<<blocks, BLOCK, 0, s>>> (*o, r);

@@ -1,5 +1,5 @@
-/* rope: rotary positions, in place. A thread turns one pack of the first half of a head and its partner in the second, of two heads at a time:
-   thread (chunk of the half head, head, token). */
+/* rope: rotary positions, in place. A thread turns one pack of the first half of a head and its partner in the second, of two
+   heads at a time: thread (chunk of the half head, head, token). */
 #include "common.cuh"
 
 #define HEADS 2   /* of a thread, at a time */
@@ -46,7 +46,8 @@ template <int V, class T> __global__ void __launch_bounds__ (512) rope (const st
 
 template <int V, class T> static void rope_of (const struct op_rope *o, cudaStream_t s)
 {
-  int x = (int) max64 (1, min64 (o->head_dim / 2 / V, 64)), y = (int) min64 (ceil_div (o->heads, HEADS), 256 / x), z = (int) min64 (max64 (1, 256 / (x * y)), 64);
+  int x = (int) max64 (1, min64 (o->head_dim / 2 / V, 64)), y = (int) min64 (ceil_div (o->heads, HEADS), 256 / x),
+    z = (int) min64 (max64 (1, 256 / (x * y)), 64);
   rope<V, T><<<(unsigned) ceil_div (o->n, z), dim3 (x, y, z), 0, s>>> (*o);
 }
 
@@ -55,7 +56,8 @@ cudaError_t k_rope (const struct op_rope *o, cudaStream_t s)
   if (o->n <= 0 || o->heads <= 0) return cudaGetLastError ();
   WITH_TYPE (o->t, T,
     const int V = 16 / sizeof (T);
-    bool ok = fits (o->x, V, o->t) && fits (o->table, V, DT_F32) && o->stride % V == 0 && o->head_dim / 2 % V == 0 && o->head_dim % 2 == 0;
+    bool ok = fits (o->x, V, o->t) && fits (o->table, V, DT_F32) && o->stride % V == 0 && o->head_dim / 2 % V == 0
+      && o->head_dim % 2 == 0;
     if (ok) rope_of<V, T> (o, s);
     else rope_of<1, T> (o, s));
   return cudaGetLastError ();

@@ -33,7 +33,8 @@ template <int V, class T> __global__ void __launch_bounds__ (BLOCK) swiglu (cons
   store_f32 (out + p.row * f + p.c, x);
 }
 
-template <int V, class T> __global__ void __launch_bounds__ (BLOCK) swiglu_bwd (const T *gu, const T *d_out, T *dgu, T *out, int f, int blocks_row)
+template <int V, class T> __global__ void __launch_bounds__ (BLOCK) swiglu_bwd (const T *gu, const T *d_out, T *dgu, T *out,
+  int f, int blocks_row)
 {
   struct place p = place_of<V> (blocks_row);
   if (p.c >= f) return;
@@ -72,10 +73,13 @@ cudaError_t k_swiglu_bwd (const struct op_swiglu_bwd *o, cudaStream_t s)
   if (o->n <= 0 || o->f <= 0) return cudaGetLastError ();
   WITH_TYPE (o->t, T,
     const int V = 16 / sizeof (T);
-    bool ok = fits (o->gu, V, o->t) && fits (o->d_out, V, o->t) && fits (o->dgu, V, o->t) && fits (o->out, V, o->t) && o->f % V == 0;
+    bool ok = fits (o->gu, V, o->t) && fits (o->d_out, V, o->t) && fits (o->dgu, V, o->t) && fits (o->out, V, o->t)
+      && o->f % V == 0;
     int row = (int) ceil_div (o->f, BLOCK * (ok ? V : 1));
     unsigned blocks = (unsigned) (o->n * row);
-    if (ok) swiglu_bwd<V><<<blocks, BLOCK, 0, s>>> ((const T *) o->gu, (const T *) o->d_out, (T *) o->dgu, (T *) o->out, (int) o->f, row);
-    else swiglu_bwd<1><<<blocks, BLOCK, 0, s>>> ((const T *) o->gu, (const T *) o->d_out, (T *) o->dgu, (T *) o->out, (int) o->f, row));
+    if (ok) swiglu_bwd<V><<<blocks, BLOCK, 0, s>>> ((const T *) o->gu, (const T *) o->d_out, (T *) o->dgu, (T *) o->out,
+      (int) o->f, row);
+    else swiglu_bwd<1><<<blocks, BLOCK, 0, s>>> ((const T *) o->gu, (const T *) o->d_out, (T *) o->dgu, (T *) o->out, (int) o->f,
+      row));
   return cudaGetLastError ();
 }

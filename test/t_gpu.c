@@ -1,5 +1,6 @@
-/* Every operation of the cuda device that is a kernel of ours against the cpu device, which defines them: shapes that fit no block, addresses that fit no
-   16 bytes, both types. What has one order of rounding on both must be equal to the bit (tolerance 0). np: 1 */
+/* Every operation of the cuda device that is a kernel of ours against the cpu device, which defines them: shapes that fit no
+   block, addresses that fit no 16 bytes, both types. What has one order of rounding on both must be equal to the bit (tolerance
+   0). np: 1 */
 #include "config.h"
 #include <math.h>
 #include <stdio.h>
@@ -37,7 +38,8 @@ static void set (void *h, int64_t i, enum dtype t, double x)
 }
 static double get (const void *h, int64_t i, enum dtype t)
 {
-  return t == DT_F64 ? ((const double *) h)[i] : t == DT_I32 ? ((const int32_t *) h)[i] : t == DT_F32 ? ((const float *) h)[i] : bf16_to_f32 (((const bf16 *) h)[i]);
+  return t == DT_F64 ? ((const double *) h)[i] : t == DT_I32 ? ((const int32_t *) h)[i] : t == DT_F32 ? ((const float *) h)[i]
+    : bf16_to_f32 (((const bf16 *) h)[i]);
 }
 
 static void put (struct buf *b, const void *h)
@@ -119,20 +121,23 @@ static void point (const char *what, enum dtype t, double tol)
 {
   if (tol < 0) tol = t == DT_BF16 ? 1.01 / 128 : 3e-6;
   double share = (double) seen.differ / (double) MAX (seen.all, 1);
-  tap_ok (seen.err <= tol && share < 0.02 && !seen.damaged, "%s %s: error %.2g of at most %.2g, %.3f %% of bf16 differ%s", what, dtype_name (t), seen.err, tol,
+  tap_ok (seen.err <= tol && share < 0.02 && !seen.damaged, "%s %s: error %.2g of at most %.2g, %.3f %% of bf16 differ%s", what,
+    dtype_name (t), seen.err, tol,
           100 * share, seen.damaged ? ", writes past its end" : "");
   memset (&seen, 0, sizeof seen);
 }
 
 static const enum dtype types[] = { DT_F32, DT_BF16 };
 static enum dtype coarser (enum dtype a, enum dtype b) { return a == DT_BF16 ? a : b; }
-#define EACH_TYPE(t) for (int t##_i = 0; t##_i < 2; t##_i++) for (enum dtype t = types[t##_i], t##_once = 1; t##_once; t##_once = 0)
+#define EACH_TYPE(t) for (int t##_i = 0; t##_i < 2; t##_i++) for (enum dtype t = types[t##_i], t##_once = 1; t##_once; \
+  t##_once = 0)
 
 /* ---- elements ---- */
 
 static void test_axpby (void)
 {
-  static const struct { int64_t n; int off; float alpha, beta; } c[] = { { 1, 0, 2, 0 }, { 1000, 0, 0.3f, 1 }, { 70003, 0, 0.3f, 0.7f }, { 70001, 1, 1, 0 }, { 4099, 3, -1, 1 } };
+  static const struct { int64_t n; int off; float alpha, beta; } c[] = { { 1, 0, 2, 0 }, { 1000, 0, 0.3f, 1 },
+    { 70003, 0, 0.3f, 0.7f }, { 70001, 1, 1, 0 }, { 4099, 3, -1, 1 } };
   EACH_TYPE (yt) {
     EACH_TYPE (xt) for (int i = 0; i < LEN (c); i++, again ()) {
       struct buf x = filled (c[i].n, xt, c[i].off, 1), y = filled (c[i].n, yt, c[i].off, 1);
@@ -187,15 +192,18 @@ static void test_amax (void)
 static void test_rope (void)
 {
   static const struct { int64_t n, heads, hd, gap, seq, pos0; bool pos, inverse; } c[] = {
-    { 7, 3, 64, 0, 0, 5, false, false }, { 33, 40, 128, 1024, 11, 0, false, true }, { 5, 1, 6, 3, 2, 1, true, false }, { 3, 7, 80, 8, 3, 0, true, true }, { 4, 64, 256, 0, 2, 0, false, false } };
+    { 7, 3, 64, 0, 0, 5, false, false }, { 33, 40, 128, 1024, 11, 0, false, true }, { 5, 1, 6, 3, 2, 1, true, false },
+      { 3, 7, 80, 8, 3, 0, true, true }, { 4, 64, 256, 0, 2, 0, false, false } };
   EACH_TYPE (t) {
     for (int i = 0; i < LEN (c); i++, again ()) {
       int64_t stride = c[i].heads * c[i].hd + c[i].gap, room = 64;
-      struct buf x = filled (c[i].n * stride, t, i == 2, 1), table = filled (room * c[i].hd, DT_F32, 0, 1), pos = filled (c[i].n, DT_I32, 0, 0);
+      struct buf x = filled (c[i].n * stride, t, i == 2, 1), table = filled (room * c[i].hd, DT_F32, 0, 1),
+        pos = filled (c[i].n, DT_I32, 0, 0);
       int32_t at[64];
       for (int j = 0; j < c[i].n; j++) at[j] = (int32_t) below (room);
       put (&pos, at);
-      BOTH (OP_ROPE, rope, .x = x.p[k], .n = c[i].n, .heads = c[i].heads, .head_dim = c[i].hd, .stride = stride, .seq = c[i].seq, .pos0 = c[i].pos0,
+      BOTH (OP_ROPE, rope, .x = x.p[k], .n = c[i].n, .heads = c[i].heads, .head_dim = c[i].hd, .stride = stride, .seq = c[i].seq,
+        .pos0 = c[i].pos0,
             .pos = c[i].pos ? (int32_t *) pos.p[k] : NULL, .table = (float *) table.p[k], .inverse = c[i].inverse, .t = t);
       look (&x);
     }
@@ -205,7 +213,8 @@ static void test_rope (void)
 
 static void test_swiglu (void)
 {
-  static const struct { int64_t n, f; int off; double scale; } c[] = { { 3, 8, 0, 1 }, { 5, 1000, 0, 20 }, { 2, 14336, 0, 4 }, { 3, 37, 0, 4 }, { 4, 64, 1, 100 } };
+  static const struct { int64_t n, f; int off; double scale; } c[] = { { 3, 8, 0, 1 }, { 5, 1000, 0, 20 }, { 2, 14336, 0, 4 },
+    { 3, 37, 0, 4 }, { 4, 64, 1, 100 } };
   EACH_TYPE (t) {
     for (int i = 0; i < LEN (c); i++, again ()) {
       struct buf gu = filled (c[i].n * 2 * c[i].f, t, c[i].off, c[i].scale), out = raw (c[i].n * c[i].f, t, c[i].off);
@@ -214,9 +223,11 @@ static void test_swiglu (void)
     }
     point ("swiglu", t, -1);
     for (int i = 0; i < LEN (c); i++, again ()) {
-      struct buf gu = filled (c[i].n * 2 * c[i].f, t, c[i].off, c[i].scale), d = filled (c[i].n * c[i].f, t, c[i].off, 1), out = raw (c[i].n * c[i].f, t, c[i].off),
+      struct buf gu = filled (c[i].n * 2 * c[i].f, t, c[i].off, c[i].scale), d = filled (c[i].n * c[i].f, t, c[i].off, 1),
+        out = raw (c[i].n * c[i].f, t, c[i].off),
         dgu = raw (gu.n, t, c[i].off);
-      BOTH (OP_SWIGLU_BWD, swiglu_bwd, .n = c[i].n, .f = c[i].f, .gu = gu.p[k], .d_out = d.p[k], .dgu = i % 2 ? gu.p[k] : dgu.p[k], .out = i % 3 ? out.p[k] : NULL, .t = t);
+      BOTH (OP_SWIGLU_BWD, swiglu_bwd, .n = c[i].n, .f = c[i].f, .gu = gu.p[k], .d_out = d.p[k], .dgu = i % 2 ? gu.p[k]
+        : dgu.p[k], .out = i % 3 ? out.p[k] : NULL, .t = t);
       look (i % 2 ? &gu : &dgu);
       look (&out);
     }
@@ -227,8 +238,10 @@ static void test_swiglu (void)
 /* ---- rows ---- */
 
 struct norm_case { int64_t rows, inner, dim, gap; int off; };
-static const struct norm_case norms[] = { { 5, 1, 64, 0, 0 }, { 300, 1, 768, 0, 0 }, { 77, 1, 4096, 8, 0 }, { 70, 3, 128, 512, 0 }, { 41, 1, 257, 3, 0 }, { 2, 1, 9000, 0, 0 }, { 300, 2, 24, 0, 0 },
-  { 3, 1, 20480, 0, 0 }, { 2, 1, 40000, 0, 0 }, { 9, 1, 512, 0, 1 }, { 1000, 8, 64, 64, 0 }, { 3, 1, 8192, 0, 0 }, { 5, 1, 12288, 0, 0 } };
+static const struct norm_case norms[] = { { 5, 1, 64, 0, 0 }, { 300, 1, 768, 0, 0 }, { 77, 1, 4096, 8, 0 },
+  { 70, 3, 128, 512, 0 }, { 41, 1, 257, 3, 0 }, { 2, 1, 9000, 0, 0 }, { 300, 2, 24, 0, 0 },
+  { 3, 1, 20480, 0, 0 }, { 2, 1, 40000, 0, 0 }, { 9, 1, 512, 0, 1 }, { 1000, 8, 64, 64, 0 }, { 3, 1, 8192, 0, 0 },
+  { 5, 1, 12288, 0, 0 } };
 
 static void test_norm (void)
 {
@@ -237,10 +250,13 @@ static void test_norm (void)
       const struct norm_case *c = &norms[i];
       int64_t dense = c->inner * c->dim, stride = dense + c->gap;
       bool res = i % 2, in_place = i % 3 == 1;
-      struct buf x = filled (c->rows * stride, t, c->off, 2), r = filled (x.n, t, c->off, 2), w = filled (c->dim, wt, 0, 1), sum = raw (x.n, t, c->off), y = raw (c->rows * dense, t, c->off),
+      struct buf x = filled (c->rows * stride, t, c->off, 2), r = filled (x.n, t, c->off, 2), w = filled (c->dim, wt, 0, 1),
+        sum = raw (x.n, t, c->off), y = raw (c->rows * dense, t, c->off),
         rstd = raw (c->rows * c->inner, DT_F32, 0);
-      BOTH (OP_NORM, norm, .rows = c->rows, .inner = c->inner, .dim = c->dim, .x_stride = c->gap ? stride : 0, .x = x.p[k], .res = res ? r.p[k] : NULL, .w = w.p[k],
-            .sum = res ? in_place ? x.p[k] : sum.p[k] : NULL, .y = in_place && !res && !c->gap ? x.p[k] : y.p[k], .rstd = (float *) rstd.p[k], .eps = 1e-5f, .t = t, .wt = wt);
+      BOTH (OP_NORM, norm, .rows = c->rows, .inner = c->inner, .dim = c->dim, .x_stride = c->gap ? stride : 0, .x = x.p[k],
+        .res = res ? r.p[k] : NULL, .w = w.p[k],
+            .sum = res ? in_place ? x.p[k] : sum.p[k] : NULL, .y = in_place && !res && !c->gap ? x.p[k] : y.p[k],
+            .rstd = (float *) rstd.p[k], .eps = 1e-5f, .t = t, .wt = wt);
       look (&x);
       look (&sum);
       look (&y);
@@ -257,11 +273,14 @@ static void test_norm_bwd (void)
       EACH_TYPE (wt) for (int i = 0; i < LEN (norms); i++, again ()) {
         const struct norm_case *c = &norms[i];
         int64_t dense = c->inner * c->dim, stride = dense + c->gap;
-        struct buf x = filled (c->rows * stride, t, c->off, 2), dy = filled (c->rows * dense, t, c->off, 2), w = filled (c->dim, wt, 0, 1), dres = filled (c->rows * dense, t, c->off, 1),
+        struct buf x = filled (c->rows * stride, t, c->off, 2), dy = filled (c->rows * dense, t, c->off, 2),
+          w = filled (c->dim, wt, 0, 1), dres = filled (c->rows * dense, t, c->off, 1),
           rstd = filled (c->rows * c->inner, DT_F32, 0, 1), dx = raw (dy.n, t, c->off), dw = filled (c->dim, gt, 0, 1);
         struct buf *to = i % 3 == 0 ? &dx : i % 3 == 1 ? &dy : &dres;
-        BOTH (OP_NORM_BWD, norm_bwd, .rows = c->rows, .inner = c->inner, .dim = c->dim, .x_stride = c->gap ? stride : 0, .dy = dy.p[k], .x = x.p[k], .w = w.p[k],
-              .dres = i % 3 == 2 || i % 2 ? dres.p[k] : NULL, .rstd = (float *) rstd.p[k], .dx = to->p[k], .dw = dw.p[k], .dw_beta = (float) (i % 3) / 2, .t = t, .wt = wt, .gt = gt);
+        BOTH (OP_NORM_BWD, norm_bwd, .rows = c->rows, .inner = c->inner, .dim = c->dim, .x_stride = c->gap ? stride : 0,
+          .dy = dy.p[k], .x = x.p[k], .w = w.p[k],
+              .dres = i % 3 == 2 || i % 2 ? dres.p[k] : NULL, .rstd = (float *) rstd.p[k], .dx = to->p[k], .dw = dw.p[k],
+              .dw_beta = (float) (i % 3) / 2, .t = t, .wt = wt, .gt = gt);
         look (to);
         look (&dw);
       }
@@ -272,13 +291,15 @@ static void test_norm_bwd (void)
 
 static void test_colsum (void)
 {
-  static const struct { int64_t rows, cols, gap; int off; float beta; } c[] = { { 1, 8, 0, 0, 0 }, { 1000, 512, 256, 0, 1 }, { 333, 37, 4, 0, 0.5f }, { 5000, 64, 0, 0, 0 }, { 100, 3080, 0, 0, 0 }, { 64, 64, 0, 1, 1 } };
+  static const struct { int64_t rows, cols, gap; int off; float beta; } c[] = { { 1, 8, 0, 0, 0 }, { 1000, 512, 256, 0, 1 },
+    { 333, 37, 4, 0, 0.5f }, { 5000, 64, 0, 0, 0 }, { 100, 3080, 0, 0, 0 }, { 64, 64, 0, 1, 1 } };
   EACH_TYPE (t) {
     EACH_TYPE (gt) {
       for (int i = 0; i < LEN (c); i++, again ()) {
         int64_t stride = c[i].cols + c[i].gap;
         struct buf x = filled (c[i].rows * stride, t, c[i].off, 1), d = filled (c[i].cols, gt, 0, 1);
-        BOTH (OP_COLSUM, colsum, .rows = c[i].rows, .cols = c[i].cols, .stride = c[i].gap ? stride : 0, .x = x.p[k], .dst = d.p[k], .beta = c[i].beta, .t = t, .gt = gt);
+        BOTH (OP_COLSUM, colsum, .rows = c[i].rows, .cols = c[i].cols, .stride = c[i].gap ? stride : 0, .x = x.p[k],
+          .dst = d.p[k], .beta = c[i].beta, .t = t, .gt = gt);
         look (&d);
       }
       point ("column sum", coarser (t, gt), -1);
@@ -301,20 +322,25 @@ static struct buf ids_of (int64_t n, int64_t v0, int64_t rows, bool skewed)
 
 static void test_embed (void)
 {
-  static const struct { int64_t n, dim, v0, rows; bool skewed; int off; } c[] = { { 37, 64, 0, 50, false, 0 }, { 5000, 96, 7, 7, false, 0 }, { 3000, 33, 100, 2000, true, 0 }, { 5000, 4096, 1000, 3000, true, 0 },
+  static const struct { int64_t n, dim, v0, rows; bool skewed; int off; } c[] = { { 37, 64, 0, 50, false, 0 },
+    { 5000, 96, 7, 7, false, 0 }, { 3000, 33, 100, 2000, true, 0 }, { 5000, 4096, 1000, 3000, true, 0 },
     { 1, 8, 0, 1, false, 0 }, { 9000, 72, 0, 70000, true, 1 } };
   EACH_TYPE (t) {
     for (int i = 0; i < LEN (c); i++, again ()) {
-      struct buf ids = ids_of (c[i].n, c[i].v0, c[i].rows, c[i].skewed), table = filled (c[i].rows * c[i].dim, t, c[i].off, 1), out = raw (c[i].n * c[i].dim, t, c[i].off);
-      BOTH (OP_EMBED, embed, .n = c[i].n, .dim = c[i].dim, .v0 = c[i].v0, .rows = c[i].rows, .ids = (int32_t *) ids.p[k], .table = table.p[k], .out = out.p[k], .t = t);
+      struct buf ids = ids_of (c[i].n, c[i].v0, c[i].rows, c[i].skewed), table = filled (c[i].rows * c[i].dim, t, c[i].off, 1),
+        out = raw (c[i].n * c[i].dim, t, c[i].off);
+      BOTH (OP_EMBED, embed, .n = c[i].n, .dim = c[i].dim, .v0 = c[i].v0, .rows = c[i].rows, .ids = (int32_t *) ids.p[k],
+        .table = table.p[k], .out = out.p[k], .t = t);
       look (&out);
     }
     point ("embedding", t, 0);
     EACH_TYPE (gt) {
       for (int round = 0; round < 3; round++) for (int i = 0; i < LEN (c); i++, again ()) {
-        struct buf ids = ids_of (c[i].n, c[i].v0, c[i].rows, c[i].skewed), dy = coarse (c[i].n * c[i].dim, t, c[i].off), d = coarse (c[i].rows * c[i].dim, gt, c[i].off),
+        struct buf ids = ids_of (c[i].n, c[i].v0, c[i].rows, c[i].skewed), dy = coarse (c[i].n * c[i].dim, t, c[i].off),
+          d = coarse (c[i].rows * c[i].dim, gt, c[i].off),
           w = raw (2 * c[i].n + 2 * c[i].rows + 2, DT_I32, 0);
-        BOTH (OP_EMBED_BWD, embed_bwd, .n = c[i].n, .dim = c[i].dim, .v0 = c[i].v0, .rows = c[i].rows, .ids = (int32_t *) ids.p[k], .dy = dy.p[k], .dtable = d.p[k],
+        BOTH (OP_EMBED_BWD, embed_bwd, .n = c[i].n, .dim = c[i].dim, .v0 = c[i].v0, .rows = c[i].rows,
+          .ids = (int32_t *) ids.p[k], .dy = dy.p[k], .dtable = d.p[k],
               .beta = (float) round / 2, .work = (int32_t *) w.p[k], .t = t, .gt = gt);
         look (&d);
       }
@@ -326,11 +352,13 @@ static void test_embed (void)
 /* The same bits each time, whatever the order in which atomics and blocks come. */
 static void test_repeat (void)
 {
-  struct buf ids = ids_of (20000, 0, 300, true), dy = filled (20000 * 256, DT_F32, 0, 1), d = raw (300 * 256, DT_F32, 0), w = raw (40602, DT_I32, 0);
+  struct buf ids = ids_of (20000, 0, 300, true), dy = filled (20000 * 256, DT_F32, 0, 1), d = raw (300 * 256, DT_F32, 0),
+    w = raw (40602, DT_I32, 0);
   void *first = NULL;
   int same = 1;
   for (int i = 0; i < 5; i++) {
-    dev_op (&D[GPU], Q[GPU], OP_EMBED_BWD, embed_bwd, .n = 20000, .dim = 256, .rows = 300, .ids = (int32_t *) ids.p[GPU], .dy = dy.p[GPU], .dtable = d.p[GPU], .work = (int32_t *) w.p[GPU]);
+    dev_op (&D[GPU], Q[GPU], OP_EMBED_BWD, embed_bwd, .n = 20000, .dim = 256, .rows = 300, .ids = (int32_t *) ids.p[GPU],
+      .dy = dy.p[GPU], .dtable = d.p[GPU], .work = (int32_t *) w.p[GPU]);
     void *h = fetch (&d, GPU);
     if (first) same &= !memcmp (first, h, 300 * 256 * 4);
     xfree (first);
@@ -343,19 +371,23 @@ static void test_repeat (void)
 
 static void test_xent (void)
 {
-  static const struct { int64_t n, ld, cols, v0; int off; } c[] = { { 3, 64, 50, 0, 0 }, { 5, 1000, 1000, 500, 0 }, { 4, 128256, 128000, 0, 0 }, { 2, 37, 35, 3, 0 }, { 40, 512, 512, 0, 1 }, { 1500, 16, 16, 0, 0 } };
+  static const struct { int64_t n, ld, cols, v0; int off; } c[] = { { 3, 64, 50, 0, 0 }, { 5, 1000, 1000, 500, 0 },
+    { 4, 128256, 128000, 0, 0 }, { 2, 37, 35, 3, 0 }, { 40, 512, 512, 0, 1 }, { 1500, 16, 16, 0, 0 } };
   EACH_TYPE (t) {
     for (int i = 0; i < LEN (c); i++, again ()) {
       int64_t n = c[i].n, ld = c[i].ld;
-      struct buf x = filled (n * ld, t, c[i].off, 8), target = raw (n, DT_I32, 0), max = raw (n, DT_F32, 0), st = raw (2 * n, DT_F32, 0), acc = filled (2, DT_F64, 0, 1);
+      struct buf x = filled (n * ld, t, c[i].off, 8), target = raw (n, DT_I32, 0), max = raw (n, DT_F32, 0),
+        st = raw (2 * n, DT_F32, 0), acc = filled (2, DT_F64, 0, 1);
       int32_t *h = xalloc ((size_t) n * sizeof *h, "test");
       for (int64_t j = 0; j < n; j++) h[j] = j % 7 == 2 ? -1 : (int32_t) (c[i].v0 + below (c[i].cols + (c[i].v0 ? 2 : 0)));
       put (&target, h);
       xfree (h);
       for (int step = 0; step < 3; step++)
         for (int k = 0; k < 2; k++)
-          dev_issue (&D[k], Q[k], &(struct op) { .kind = OP_XENT_MAX + step, .xent = { .n = n, .ld = ld, .cols = c[i].cols, .v0 = c[i].v0, .logits = x.p[k], .target = (int32_t *) target.p[k],
-            .max = (float *) max.p[k], .st = (float *) st.p[k], .acc = i == 1 ? NULL : (double *) acc.p[k], .grad = i != 4, .t = t } });
+          dev_issue (&D[k], Q[k], &(struct op) { .kind = OP_XENT_MAX + step,
+            .xent = { .n = n, .ld = ld, .cols = c[i].cols, .v0 = c[i].v0, .logits = x.p[k], .target = (int32_t *) target.p[k],
+            .max = (float *) max.p[k], .st = (float *) st.p[k], .acc = i == 1 ? NULL : (double *) acc.p[k], .grad = i != 4,
+            .t = t } });
       look (&x);
       look (&max);
       look (&st);
@@ -369,12 +401,14 @@ static void test_xent (void)
 
 static void test_sumsq (void)
 {
-  static const struct { int64_t n; int off; double weight; bool bad; } c[] = { { 1, 0, 1, false }, { 1000, 1, 0.5, false }, { 70003, 0, 1, true }, { 3000007, 0, 1, false }, { 3000007, 1, 0, true } };
+  static const struct { int64_t n; int off; double weight; bool bad; } c[] = { { 1, 0, 1, false }, { 1000, 1, 0.5, false },
+    { 70003, 0, 1, true }, { 3000007, 0, 1, false }, { 3000007, 1, 0, true } };
   EACH_TYPE (t) {
     for (int i = 0; i < LEN (c); i++, again ()) {
       struct buf x = filled (c[i].n, t, c[i].off, 3), acc = filled (2, DT_F64, 0, 1);
       for (int j = 0; c[i].bad && j < 3; j++)
-        BOTH (OP_AXPBY, axpby, .y = at_elem (x.p[k], j * 20000, t), .x = x.p[k], .n = 1, .yt = t, .xt = t, .alpha = j ? INFINITY : NAN);
+        BOTH (OP_AXPBY, axpby, .y = at_elem (x.p[k], j * 20000, t), .x = x.p[k], .n = 1, .yt = t, .xt = t, .alpha = j ? INFINITY
+          : NAN);
       BOTH (OP_SUMSQ, sumsq, .x = x.p[k], .n = x.n, .t = t, .weight = c[i].weight, .acc = (double *) acc.p[k]);
       look (&acc);
     }
@@ -384,7 +418,8 @@ static void test_sumsq (void)
 
 static struct buf vars_of (double sumsq, double bad, double tokens, double clip)
 {
-  struct step_vars v = { .lr = 1e-3, .clip = clip, .sumsq = sumsq, .bad = bad, .tokens = tokens, .b1t = 0.9, .b2t = 0.95, .updates = 1 };
+  struct step_vars v = { .lr = 1e-3, .clip = clip, .sumsq = sumsq, .bad = bad, .tokens = tokens, .b1t = 0.9, .b2t = 0.95,
+    .updates = 1 };
   struct buf b = raw (sizeof v / 8, DT_F64, 0);
   put (&b, &v);
   BOTH (OP_STEP_VARS, step_vars, .vars = (struct step_vars *) b.p[k], .beta1 = 0.9, .beta2 = 0.95);
@@ -393,8 +428,10 @@ static struct buf vars_of (double sumsq, double bad, double tokens, double clip)
 
 static void test_adamw (void)
 {
-  static const struct { int64_t n; int off, weight; double bad; } c[] = { { 1, 0, 1, 0 }, { 5003, 0, 1, 0 }, { 100000, 0, 0, 0 }, { 5003, 1, 1, 0 }, { 5003, 2, 1, 1 }, { 4000, 0, 1, 1 } };
-  static const double vars[][4] = { { 4, 0, 10, 1 }, { 1e6, 0, 10, 1 }, { 1e6, 0, 10, 0 }, { 4, 2, 10, 1 }, { NAN, 0, 10, 1 }, { 4, 0, 0, 1 } };
+  static const struct { int64_t n; int off, weight; double bad; } c[] = { { 1, 0, 1, 0 }, { 5003, 0, 1, 0 }, { 100000, 0, 0, 0 },
+    { 5003, 1, 1, 0 }, { 5003, 2, 1, 1 }, { 4000, 0, 1, 1 } };
+  static const double vars[][4] = { { 4, 0, 10, 1 }, { 1e6, 0, 10, 1 }, { 1e6, 0, 10, 0 }, { 4, 2, 10, 1 }, { NAN, 0, 10, 1 },
+    { 4, 0, 0, 1 } };
   for (int i = 0; i < LEN (vars); i++, again ()) {
     struct buf v = vars_of (vars[i][0], vars[i][1], vars[i][2], vars[i][3]);
     look (&v);
@@ -403,9 +440,11 @@ static void test_adamw (void)
   EACH_TYPE (gt) {
     EACH_TYPE (wt) for (int i = 0; i < LEN (c); i++, again ()) {
       int64_t n = c[i].n;
-      struct buf v = vars_of (1e4, c[i].bad, 10, 1), w = filled (n, DT_F32, c[i].off, 1), m = filled (n, DT_F32, c[i].off, 1), u = filled (n, DT_F32, c[i].off, -0.01), g = filled (n, gt, c[i].off, 1),
+      struct buf v = vars_of (1e4, c[i].bad, 10, 1), w = filled (n, DT_F32, c[i].off, 1), m = filled (n, DT_F32, c[i].off, 1),
+        u = filled (n, DT_F32, c[i].off, -0.01), g = filled (n, gt, c[i].off, 1),
         out = filled (n, wt, c[i].off, 1);
-      BOTH (OP_ADAMW, adamw, .n = n, .master = (float *) w.p[k], .m = (float *) m.p[k], .v = (float *) u.p[k], .grad = g.p[k], .weight = c[i].weight ? out.p[k] : NULL,
+      BOTH (OP_ADAMW, adamw, .n = n, .master = (float *) w.p[k], .m = (float *) m.p[k], .v = (float *) u.p[k], .grad = g.p[k],
+        .weight = c[i].weight ? out.p[k] : NULL,
             .vars = (struct step_vars *) v.p[k], .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .gt = gt, .wt = wt);
       look (&w);
       look (&m);
