@@ -52,6 +52,14 @@ static void cuda_close (struct dev *d)
   H->xfree (d->impl);
 }
 
+static int64_t memory (struct dev *d)
+{
+  (void) d;
+  size_t room, all;
+  CU (cudaMemGetInfo (&room, &all));
+  return (int64_t) all;
+}
+
 /* ---- memory ---- */
 
 static void *cuda_reserve (struct dev *d, enum space s, int64_t bytes, struct err *e)
@@ -277,7 +285,7 @@ static void issue (struct dev *d, struct queue *q, const struct op *o)
 static const struct dev_limits limits = { .align = 256, .queue_work = 64 << 20, .comm_stage = 1 << 20, .attn_work = cuda_attn_work };
 
 static const struct dev_ops ops = {
-  .name = "cuda", .limits = &limits, .open = cuda_open, .close = cuda_close, .reserve = cuda_reserve, .release = cuda_release,
+  .name = "cuda", .limits = &limits, .open = cuda_open, .close = cuda_close, .memory = memory, .reserve = cuda_reserve, .release = cuda_release,
   .queue_open = queue_open, .queue_close = queue_close, .event_open = event_open, .event_close = event_close, .record = record, .wait = wait, .sync = sync,
   .drain = drain, .fetch = fetch, .group_open = cuda_group_open, .group_close = cuda_group_close,
   .graph_begin = graph_begin, .graph_end = graph_end, .graph_launch = graph_launch, .graph_free = graph_free,
