@@ -7,12 +7,14 @@ void chans_layout (struct chans *cs, struct arenas *A, const int n[GROUP_N])
     cs->stage[k] = n[k] > 1 ? arena_take (A, MEM_COMM, SPACE_DEVICE, A->d->ops->limits->comm_stage) : NULL;
 }
 
-void chans_open (struct chans *cs, struct dev *d, struct queue *q, bool overlap, void (*spec) (void *, enum group_kind, struct group_spec *), void *ctx)
+void chans_open (struct chans *cs, struct dev *d, struct queue *q, bool overlap, const enum group_kind order[GROUP_N],
+                 void (*spec) (void *, enum group_kind, struct group_spec *), void *ctx)
 {
   cs->d = d;
   cs->q = q;
   cs->overlap = overlap;
-  for (int k = 0; k < GROUP_N; k++) {
+  for (int i = 0; i < GROUP_N; i++) {
+    enum group_kind k = order[i];
     struct chan *c = &cs->c[k];
     struct group_spec s = { .kind = k };
     spec (ctx, k, &s);

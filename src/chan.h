@@ -23,8 +23,9 @@ struct chans {
 
 /* Staging memory of the groups with n[k] > 1; run by the layout function. */
 void chans_layout (struct chans *cs, struct arenas *A, const int n[GROUP_N]);
-/* Open the channels. spec (ctx, k, &s) fills the group's description (stage is set here). Collective over every group, in the same order on all ranks. */
-void chans_open (struct chans *cs, struct dev *d, struct queue *q, bool overlap, void (*spec) (void *ctx, enum group_kind k, struct group_spec *s), void *ctx);
+/* Open the channels in this order of kinds, which lets no two ranks wait for each other. spec (ctx, k, &s) fills the group's description (stage is set here).
+   Collective over every group. */
+void chans_open (struct chans *cs, struct dev *d, struct queue *q, bool overlap, const enum group_kind order[GROUP_N], void (*spec) (void *ctx, enum group_kind k, struct group_spec *s), void *ctx);
 void chans_close (struct chans *cs);
 
 /* Channel K's queue goes on after what the compute queue was given so far; the other way round. No-ops where n is 1. */

@@ -77,7 +77,23 @@ int job_options (struct job *j, const char *yaml, int argc, char **argv, struct 
   return bad ? -1 : mesh_split (&j->m, &shape, j->c.mesh.tp_across_nodes, e);
 }
 
-static const char *device_name (const struct conf *c) { return strcmp (c->run.device, "auto") ? c->run.device : "cpu"; }
+/* auto: the GPUs, if every rank has the driver, a build with the cuda device and a GPU to use; else the cpu device. Collective. */
+static int open_device (struct job *j, const struct dev_conf *dc, struct err *e)
+{
+  const char *name = j->c.run.device;
+  if (!strcmp (name, "auto")) {
+    struct err why = { 0 };
+    int have = !access ("/dev/nvidiactl", F_OK) && !dev_open (&j->d, "cuda", dc, &why), all;
+    MPI_Request q;
+    MPI_Iallreduce (&have, &all, 1, MPI_INT, MPI_MIN, j->m.world, &q);
+    wait_all (1, &q);
+    if (why.msg[0]) say (SAY_INFO, "run.device auto takes the cpu device: %s", why.msg);
+    if (all) return 0;
+    if (have) dev_close (&j->d);
+    name = "cpu";
+  }
+  return dev_open (&j->d, name, dc, e);
+}
 
 int job_start (struct job *j, struct err *e)
 {
@@ -85,7 +101,7 @@ int job_start (struct job *j, struct err *e)
   struct dev_conf dc = { .local_rank = j->m.local_rank, .local_size = j->m.local_size, .threads = (int) c->run.threads, .comm_delay_ms = c->debug.comm_delay_ms,
     .comm_chunk = c->debug.comm_chunk, .sync_send = c->debug.sync_send, .shared_gpu = c->debug.shared_gpu, .deterministic = true };
   base_phase ("device");
-  int bad = dev_open (&j->d, device_name (c), &dc, e);
+  int bad = open_device (j, &dc, e);
   j->dev_up = !bad;
   if (mesh_agree (&j->m, bad, e)) return -1;
   base_phase ("memory");

@@ -108,6 +108,39 @@ static int make_chunks (struct step *s)
   return 0;
 }
 
+/* The link of stages that a group of two is: F l goes from stage l to l + 1, B l from l to l - 1, around the ring; -1: no link. */
+static int link_of (const struct step *s, enum group_kind k)
+{
+  switch (k) {
+  case GROUP_F_OUT: case GROUP_B_OUT: return s->stage;
+  case GROUP_F_IN: return (s->stage + s->pp - 1) % s->pp;
+  case GROUP_B_IN: return (s->stage + 1) % s->pp;
+  default: return -1;
+  }
+}
+/* The link that closes the ring; only schedules with several chunks use it. */
+static bool closes_ring (const struct step *s, enum group_kind k)
+{
+  return link_of (s, k) == (k == GROUP_F_IN || k == GROUP_F_OUT ? s->pp - 1 : 0);
+}
+static bool group_used (const struct step *s, enum group_kind k)
+{
+  if (k == GROUP_TIED) return s->sh.tied_here;
+  return link_of (s, k) < 0 || !closes_ring (s, k) || s->chunks > 1;
+}
+
+/* Both ends open a link at the same place of their order: even links, odd ones, then the one that closes the ring. */
+static void open_order (const struct step *s, enum group_kind order[GROUP_N])
+{
+  int n = 0;
+  for (int k = 0; k < GROUP_N; k++)
+    if (link_of (s, k) < 0) order[n++] = k;
+  for (int back = 0; back < 2; back++)
+    for (int phase = 0; phase < 3; phase++)
+      for (int k = back ? GROUP_B_IN : GROUP_F_IN; k <= (back ? GROUP_B_OUT : GROUP_F_OUT); k++)
+        if ((closes_ring (s, k) ? 2 : link_of (s, k) % 2) == phase) order[n++] = k;
+}
+
 int step_plan (struct step *s, const struct conf *c, const struct mesh *m, struct dev *d, struct err *e)
 {
   memset (s, 0, sizeof *s);
@@ -140,7 +173,8 @@ int step_plan (struct step *s, const struct conf *c, const struct mesh *m, struc
 
   int n[GROUP_N], member[m->size], me;
   for (int k = 0; k < GROUP_N; k++) n[k] = mesh_group (&m->shape, m->rank, k, member, &me);
-  if (!s->sh.tied_here) n[GROUP_TIED] = 1;
+  for (int k = 0; k < GROUP_N; k++)
+    if (!group_used (s, k)) n[k] = 1;
   arenas_init (&s->A, d);
   layout (s, n);
   if (arenas_reserve (&s->A, e)) return -1;
@@ -155,7 +189,7 @@ static void spec (void *ctx, enum group_kind k, struct group_spec *out)
 {
   struct spec_ctx *x = ctx;
   mesh_spec (x->m, k, out, x->member);
-  if (k == GROUP_TIED && !x->s->sh.tied_here) out->n = 1;
+  if (!group_used (x->s, k)) out->n = 1;
 }
 
 /* cos | sin of each position in fp64, rounded once; low frequencies stretched as Llama 3.1 does (Hugging Face's _compute_llama3_parameters). */
@@ -190,7 +224,9 @@ void step_start (struct step *s, const struct mesh *m)
   int member[m->size];
   struct spec_ctx x = { m, s, member };
   s->q = o->queue_open (s->d, QUEUE_COMPUTE, "compute", s->queue_work, o->limits->queue_work);
-  chans_open (&s->ch, s->d, s->q, s->c->run.overlap, spec, &x);
+  enum group_kind order[GROUP_N];
+  open_order (s, order);
+  chans_open (&s->ch, s->d, s->q, s->c->run.overlap, order, spec, &x);
   shard_open (&s->sh, &s->ch);
   s->b.q = s->q;
   s->b.ch = &s->ch;
