@@ -92,13 +92,13 @@ cudaError_t k_step_vars (const struct op_step_vars *o, cudaStream_t s)
 /* ---- AdamW: the bits of the cpu device, every product and sum rounded by itself ---- */
 #define BLOCK 256
 
-struct rates { float lr, scale, b1, b2, c1, c2, eps, decay; };
+struct rates { float lr, scale, b1, b2, d1, d2, c1, c2, eps, decay; };   /* d = 1 - b, rounded once */
 
 DEV void adamw_one (const struct rates &r, float grad, float &w, float &m, float &v)
 {
   float g = mul (grad, r.scale);
-  m = add (mul (r.b1, m), mul (1 - r.b1, g));
-  v = add (mul (r.b2, v), mul (mul (1 - r.b2, g), g));
+  m = add (mul (r.b1, m), mul (r.d1, g));
+  v = add (mul (r.b2, v), mul (mul (r.d2, g), g));
   float d = __fdiv_rn (mul (m, r.c1), add (__fsqrt_rn (mul (v, r.c2)), r.eps));
   w = add (w, -mul (r.lr, add (d, mul (r.decay, w))));
 }
@@ -154,6 +154,8 @@ cudaError_t k_adamw (const struct op_adamw *o, cudaStream_t s)
   if (o->n <= 0) return cudaGetLastError ();
   r.b1 = (float) o->beta1;
   r.b2 = (float) o->beta2;
+  r.d1 = (float) (1 - o->beta1);
+  r.d2 = (float) (1 - o->beta2);
   r.eps = (float) o->eps;
   r.decay = (float) o->decay;
   bool ok = fits (o->master, 4, DT_F32) && fits (o->m, 4, DT_F32) && fits (o->v, 4, DT_F32) && fits (o->grad, 4, o->gt)
