@@ -6,9 +6,6 @@
 #define HOPPER_CUH
 #include <stdint.h>
 
-#ifndef ATTN_WIDE
-#define ATTN_WIDE 1
-#endif
 #define FN static __device__ __forceinline__
 
 /* CUtensorMap of the driver, whose header shares its name with one of ours. */
@@ -54,7 +51,7 @@ template <int N> FN void keep (float (&c)[N])
   for (int i = 0; i < N; i++) asm volatile ("" : "+f" (c[i]) :: "memory");
 }
 
-/* Where an operand lies: ROW_STEP between groups of 8 rows, SLAB between slabs of 64 columns (for products along rows that span more than one). */
+/* Where an operand lies: groups of 8 rows 1024 bytes apart, SLAB bytes between slabs of 64 columns (read where a product takes columns of more than one). */
 FN uint64_t operand (uint32_t at, uint32_t slab) { return (uint64_t) (at >> 4) | (uint64_t) (slab >> 4) << 16 | (uint64_t) (1024 >> 4) << 32 | (uint64_t) 1 << 62; }
 
 #define ACC4(c, i) "+f" (c[i]), "+f" (c[i + 1]), "+f" (c[i + 2]), "+f" (c[i + 3])
@@ -106,13 +103,9 @@ template <int D, int N> FN void mma_cols (float (&c)[D / 2], const uint32_t (&a)
 {
   #pragma unroll
   for (int k = 0; k < N / 16; k++) {
-    if constexpr (ATTN_WIDE && D % 128 == 0) {
-      #pragma unroll
-      for (int x = 0; x < D / 128; x++) mma_reg_n128 (c + 64 * x, a + 4 * k, operand (b + (uint32_t) (2 * x) * b_slab + (uint32_t) k * 2048, b_slab));
-    } else {
-      #pragma unroll
-      for (int x = 0; x < D / 64; x++) mma_reg_n64 (c + 32 * x, a + 4 * k, operand (b + (uint32_t) x * b_slab + (uint32_t) k * 2048, 1024));
-    }
+    #pragma unroll
+    for (int i = 0; i < D / 128; i++) mma_reg_n128 (c + 64 * i, a + 4 * k, operand (b + (uint32_t) (2 * i) * b_slab + (uint32_t) k * 2048, b_slab));
+    if constexpr (D % 128) mma_reg_n64 (c + D / 128 * 64, a + 4 * k, operand (b + (uint32_t) (D / 128 * 2) * b_slab + (uint32_t) k * 2048, 1024));
   }
 }
 
@@ -128,6 +121,12 @@ FN uint32_t pair (float lo, float hi)
   uint32_t r;
   asm ("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r" (r) : "f" (hi), "f" (lo));
   return r;
+}
+/* Accumulators as the left operand of a product. */
+template <int N> FN void pack (uint32_t (&p)[N / 2], const float (&s)[N])
+{
+  #pragma unroll
+  for (int i = 0; i < N / 2; i++) p[i] = pair (s[2 * i], s[2 * i + 1]);
 }
 FN float low_of (uint32_t p) { return __uint_as_float (p << 16); }
 FN float high_of (uint32_t p) { return __uint_as_float (p & 0xffff0000u); }
