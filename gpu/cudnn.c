@@ -5,7 +5,8 @@
    without it has our own kernels. What is not offered (another type, document bounds, merging, offsets, accumulating) is refused, and the caller takes ours.
 
    Backward. Sums of dq over key blocks in fp32 need [batch, heads, sq, head_dim] floats, and are taken in any order; asked to be deterministic, cuDNN keeps all of
-   dS, [batch, heads, sq, sk] bf16, and multiplies once more. Both come from the queue's workspace: where it is smaller, batch and heads are cut and done in turn. */
+   dS, [batch, heads, sq, sk] bf16, and multiplies once more. Both come from the queue's workspace: where it is smaller, batch and heads are cut and done in turn as
+   long as the parts fill the chip; else our own kernels are faster and are taken. */
 #include "cuda.h"
 #include <cudnn.h>
 #include <dlfcn.h>
@@ -223,7 +224,8 @@ static void forward_graph (struct build *g, const struct op_attn *o)
   matmul (g, p, kv_tensor (g, V, false, o->kv_stride), q_tensor (g, O, o->o_stride));
 }
 
-/* dk or dv (ID) = transposed scores X times Y [b, h, sq, d], summed over the query heads of each KV head. */
+/* dk or dv (ID) = transposed scores X times Y [b, h, sq, d], summed over the query heads of each KV head; those of a query head are bf16 (with fp32 in their place
+   9.14 makes wrong sums). */
 static void kv_grad (struct build *g, desc x, desc y, int64_t id, int64_t stride)
 {
   desc t = reshape (g, x, tensor (g, g->next++, CUDNN_DATA_BFLOAT16, transposed (dense (g->b, g->h, g->sq, g->sk)))), out = kv_tensor (g, id, false, stride);
@@ -300,15 +302,13 @@ static void choose (struct build *g, desc graph, struct plan *p)
   }
 }
 
-static struct plan *plan_make (const struct shape *key, const struct op_attn_bwd *w)
+static void try_graph (struct plan *p, const struct op_attn_bwd *w)
 {
-  struct plan *p = H->xalloc (sizeof *p, "cudnn plan");
+  const struct shape *key = &p->key;
   struct build *g = H->xalloc (sizeof *g, "cudnn graph");
-  *p = (struct plan) { .key = *key, .next = plans };
   *g = (struct build) { .next = VIRTUAL, .b = key->b, .h = key->h, .hk = key->hk, .sq = key->sq, .sk = key->sk, .d = key->d };
   if (key->backward) backward_graph (g, w, key->whole_ds);
   else forward_graph (g, &w->f);
-  if (key->backward && !key->whole_ds) p->dq_bytes = (key->b * key->h * key->sq * key->d * 4 + 255) / 256 * 256;
   desc graph = make (g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   put (g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &lib.handle);
   put (g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_op, g->op);
@@ -316,6 +316,16 @@ static struct plan *plan_make (const struct shape *key, const struct op_attn_bwd
   choose (g, graph, p);
   for (int i = g->n; i-- > 0; ) lib.drop (g->all[i]);
   H->xfree (g);
+}
+
+static struct plan *plan_make (const struct shape *key, const struct op_attn_bwd *w)
+{
+  struct plan *p = H->xalloc (sizeof *p, "cudnn plan");
+  *p = (struct plan) { .key = *key, .next = plans };
+  if (key->backward && !key->whole_ds) p->dq_bytes = (key->b * key->h * key->sq * key->d * 4 + 255) / 256 * 256;
+  try_graph (p, w);
+  H->say (SAY_DEBUG, "cuDNN %zu: %s of %lld x %lld/%lld x %lld x %lld %s, %.1f MiB of workspace", lib.version, key->backward ? "backward" : "forward", (long long) key->b,
+          (long long) key->h, (long long) key->hk, (long long) key->sq, (long long) key->d, p->plan ? "offered" : "not offered", p->bytes / 0x1p20);
   return plans = p;
 }
 
@@ -416,14 +426,28 @@ static void backward_part (const struct plan *p, struct queue *q, const struct o
         (long long) o->batch, (long long) o->heads, (long long) o->sq);
 }
 
-/* The next smaller part whose extents divide the whole: sequences first, then KV heads (a part of several sequences has all heads, because lse and delta lie so). */
+/* The next smaller part whose extents divide the whole: sequences first, then KV heads (a part of several sequences has all heads, because lse and delta lie so).
+   False where it would not fill the chip: measured on 132 multiprocessors, parts of fewer than FULL blocks of 128 rows are no faster than our own kernels. */
 static bool smaller (struct shape *s, const struct op_attn *o)
 {
+  enum { FULL = 1024 };
   int64_t *n = s->b > 1 ? &s->b : &s->hk;
   if (*n == 1) return false;
   do --*n; while ((n == &s->b ? o->batch : o->kv_heads) % *n);
   s->h = s->hk * (o->heads / o->kv_heads);
-  return true;
+  return s->b * s->h * ((s->sq + 127) / 128) >= FULL;
+}
+
+/* The plan of the largest part that BYTES of workspace are enough for, KEY its shape; NULL: none is offered. */
+static struct plan *fitting (struct shape *key, const struct op_attn_bwd *w, int64_t bytes)
+{
+  do {
+    int64_t least = key->b * key->h * key->sq * (key->whole_ds ? 2 * key->sk : 4 * key->d);   /* known before there is a plan */
+    struct plan *p = least <= bytes ? plan_get (key, w) : NULL;
+    if (p && !p->plan) return NULL;
+    if (p && p->bytes <= bytes) return p;
+  } while (smaller (key, &w->f));
+  return NULL;
 }
 
 bool cudnn_attn_bwd (struct dev *d, struct queue *q, const struct op_attn_bwd *w)
@@ -433,10 +457,8 @@ bool cudnn_attn_bwd (struct dev *d, struct queue *q, const struct op_attn_bwd *w
       || !aligned (w->dv, w->dkv_stride) || (uintptr_t) w->delta % 16) return false;
   struct shape key = shape_of (o);
   key.dq_stride = w->dq_stride, key.dkv_stride = w->dkv_stride, key.backward = 1, key.whole_ds = d->conf.deterministic;
-  struct plan *p;
-  while ((p = plan_get (&key, w))->plan && p->bytes > q->work_bytes)
-    if (!smaller (&key, o)) return false;
-  if (!p->plan) return false;
+  struct plan *p = fitting (&key, w, q->work_bytes);
+  if (!p) return false;
   for (int64_t b = 0; b < o->batch; b += key.b)
     for (int64_t g = 0; g < o->kv_heads; g += key.hk) backward_part (p, q, w, b, g);
   return true;
