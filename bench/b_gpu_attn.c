@@ -1,5 +1,6 @@
 /* Attention of the cuda device: checked on one sequence against the plain fp32 kernel, then timed. FLOPs are those of the causal half: forward 4 b h s^2 d / 2,
-   backward 2.5 times that. Ours is what runs with documents (all from position 0), cuDNN what runs without, where it has the shape. One record a line. */
+   backward 2.5 times that. Arguments: MiB of workspace, one shape (timed alone).
+   Ours is what runs with documents (all from position 0), cuDNN what runs without, where it has the shape. One record a line. */
 #include "config.h"
 #include <mpi.h>
 #include "mesh.h"
@@ -97,8 +98,8 @@ static void measure (struct rig *r, struct shape s)
   for (int way = 0; way < 3; way++) {
     r->d.conf.deterministic = way < 2;
     double f = seconds (r, &x, way == 0, false), b = seconds (r, &x, way == 0, true);
-    printf ("attention %lldx%lld/%lldx%lldx%lld %s: forward %.3f ms %.0f TFLOP/s, backward %.3f ms %.0f TFLOP/s\n", (long long) s.b, (long long) s.h, (long long) s.hk,
-            (long long) s.s, (long long) s.d, way == 0 ? "ours" : way == 1 ? "cudnn deterministic" : "cudnn any order", f * 1e3, flops / f * 1e-12, b * 1e3, 2.5 * flops / b * 1e-12);
+    printf ("attention (%lld MiB) %lldx%lld/%lldx%lldx%lld %s: forward %.3f ms %.0f TFLOP/s, backward %.3f ms %.0f TFLOP/s\n", (long long) r->work_bytes >> 20, (long long) s.b,
+            (long long) s.h, (long long) s.hk, (long long) s.s, (long long) s.d, way == 0 ? "ours" : way == 1 ? "cudnn deterministic" : "cudnn any order", f * 1e3, flops / f * 1e-12, b * 1e3, 2.5 * flops / b * 1e-12);
     fflush (stdout);
   }
   bench_free (&x);
@@ -117,8 +118,8 @@ int main (int argc, char **argv)
     MPI_Finalize ();
     return 0;
   }
-  for (int i = 0; i < LEN (shapes); i++) {
-    verify (&r, shapes[i]);
+  for (int i = argc > 2 ? atoi (argv[2]) : 0; i < (argc > 2 ? atoi (argv[2]) + 1 : LEN (shapes)); i++) {
+    if (argc < 3) verify (&r, shapes[i]);
     measure (&r, shapes[i]);
   }
   rig_close (&r);
