@@ -1,6 +1,6 @@
-/* Attention of the cuda device: checked on one sequence against the plain fp32 kernel, then timed. FLOPs are those of the causal half: forward 4 b h s^2 d / 2,
-   backward 2.5 times that. Arguments: MiB of workspace, one shape (timed alone).
-   Ours is what runs with documents (all from position 0), cuDNN what runs without, where it has the shape. One record a line. */
+/* Attention of the cuda device: checked on one sequence against the plain fp32 kernel, then timed. FLOPs are those of the causal
+   half: forward 4 b h s^2 d / 2, backward 2.5 times that. Arguments: MiB of workspace, one shape (timed alone). Ours is what
+   runs with documents (all from position 0), cuDNN what runs without, where it has the shape. One record a line. */
 #include "config.h"
 #include <mpi.h>
 #include "mesh.h"
@@ -14,16 +14,20 @@ static struct op_attn_bwd op_of (const struct bench *x, bool doc)
 {
   const struct shape *s = &x->s;
   int64_t w = (s->h + 2 * s->hk) * s->d, k = s->h * s->d, v = k + s->hk * s->d;
-  struct op_attn f = { .batch = s->b, .sq = s->s, .sk = s->s, .heads = s->h, .kv_heads = s->hk, .head_dim = s->d, .q_stride = w, .kv_stride = w, .o_stride = k,
-    .q = x->qkv.p, .k = at_elem (x->qkv.p, k, x->t), .v = at_elem (x->qkv.p, v, x->t), .o = x->o.p, .lse = x->lse.p, .doc = doc ? x->doc.p : NULL, .t = x->t };
-  return (struct op_attn_bwd) { .f = f, .d_o = x->d_o.p, .dq = x->dqkv.p, .dk = at_elem (x->dqkv.p, k, x->t), .dv = at_elem (x->dqkv.p, v, x->t), .dq_stride = w, .dkv_stride = w,
+  struct op_attn f = { .batch = s->b, .sq = s->s, .sk = s->s, .heads = s->h, .kv_heads = s->hk, .head_dim = s->d, .q_stride = w,
+      .kv_stride = w, .o_stride = k,
+    .q = x->qkv.p, .k = at_elem (x->qkv.p, k, x->t), .v = at_elem (x->qkv.p, v, x->t), .o = x->o.p, .lse = x->lse.p, .doc = doc
+        ? x->doc.p : NULL, .t = x->t };
+  return (struct op_attn_bwd) { .f = f, .d_o = x->d_o.p, .dq = x->dqkv.p, .dk = at_elem (x->dqkv.p, k, x->t),
+      .dv = at_elem (x->dqkv.p, v, x->t), .dq_stride = w, .dkv_stride = w,
                                 .delta = x->delta.p };
 }
 
 static struct bench bench_new (struct rig *r, struct shape s, enum dtype t, const float *qkv, const float *d_o)
 {
   int64_t n = s.b * s.s, w = (s.h + 2 * s.hk) * s.d;
-  struct bench x = { s, t, vec_new (r, n * w, t), vec_new (r, n * w, t), vec_new (r, n * s.h * s.d, t), vec_new (r, n * s.h * s.d, t), vec_new (r, n * s.h, DT_F32),
+  struct bench x = { s, t, vec_new (r, n * w, t), vec_new (r, n * w, t), vec_new (r, n * s.h * s.d, t),
+      vec_new (r, n * s.h * s.d, t), vec_new (r, n * s.h, DT_F32),
                      vec_new (r, n * s.h, DT_F32), vec_new (r, n, DT_I32) };
   vec_put (&x.qkv, qkv), vec_put (&x.d_o, d_o);
   return x;
@@ -37,7 +41,8 @@ static void bench_free (struct bench *x)
 static void issue (struct rig *r, const struct bench *x, bool doc, bool back)
 {
   struct op_attn_bwd w = op_of (x, doc);
-  dev_issue (&r->d, r->q, back ? &(struct op) { .kind = OP_ATTN_BWD, .attn_bwd = w } : &(struct op) { .kind = OP_ATTN, .attn = w.f });
+  dev_issue (&r->d, r->q, back ? &(struct op) { .kind = OP_ATTN_BWD, .attn_bwd = w }
+      : &(struct op) { .kind = OP_ATTN, .attn = w.f });
 }
 
 /* Seconds of one, the median of a few batches. */
@@ -82,7 +87,8 @@ static void verify (struct rig *r, struct shape s)
     issue (r, &x, way == 0, false);
     issue (r, &x, way == 0, true);
     double eo = error_of (&x.o, o), eg = error_of (&x.dqkv, g);
-    printf ("verify %lldx%lld/%lldx%lldx%lld %s: forward %.2e backward %.2e %s\n", (long long) s.b, (long long) s.h, (long long) s.hk, (long long) s.s, (long long) s.d,
+    printf ("verify %lldx%lld/%lldx%lldx%lld %s: forward %.2e backward %.2e %s\n", (long long) s.b, (long long) s.h,
+        (long long) s.hk, (long long) s.s, (long long) s.d,
             way == 0 ? "ours" : way == 1 ? "cudnn" : "cudnn any order", eo, eg, eo < 6e-3 && eg < 1e-2 ? "ok" : "WRONG");
   }
   bench_free (&f), bench_free (&x);
@@ -98,8 +104,10 @@ static void measure (struct rig *r, struct shape s)
   for (int way = 0; way < 3; way++) {
     r->d.conf.deterministic = way < 2;
     double f = seconds (r, &x, way == 0, false), b = seconds (r, &x, way == 0, true);
-    printf ("attention (%lld MiB) %lldx%lld/%lldx%lldx%lld %s: forward %.3f ms %.0f TFLOP/s, backward %.3f ms %.0f TFLOP/s\n", (long long) r->work_bytes >> 20, (long long) s.b,
-            (long long) s.h, (long long) s.hk, (long long) s.s, (long long) s.d, way == 0 ? "ours" : way == 1 ? "cudnn deterministic" : "cudnn any order", f * 1e3, flops / f * 1e-12, b * 1e3, 2.5 * flops / b * 1e-12);
+    printf ("attention (%lld MiB) %lldx%lld/%lldx%lldx%lld %s: forward %.3f ms %.0f TFLOP/s, backward %.3f ms %.0f TFLOP/s\n",
+        (long long) r->work_bytes >> 20, (long long) s.b,
+            (long long) s.h, (long long) s.hk, (long long) s.s, (long long) s.d, way == 0 ? "ours" : way == 1
+                ? "cudnn deterministic" : "cudnn any order", f * 1e3, flops / f * 1e-12, b * 1e3, 2.5 * flops / b * 1e-12);
     fflush (stdout);
   }
   bench_free (&x);
@@ -107,7 +115,8 @@ static void measure (struct rig *r, struct shape s)
 
 int main (int argc, char **argv)
 {
-  static const struct shape shapes[] = { { 4, 32, 32, 4096, 128 }, { 2, 32, 8, 8192, 128 }, { 4, 32, 8, 4096, 64 }, { 32, 12, 12, 1024, 64 } };
+  static const struct shape shapes[] = { { 4, 32, 32, 4096, 128 }, { 2, 32, 8, 8192, 128 }, { 4, 32, 8, 4096, 64 },
+      { 32, 12, 12, 1024, 64 } };
   struct rig r;
   wait_before_mpi ();
   MPI_Init (&argc, &argv);

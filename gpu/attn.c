@@ -1,8 +1,9 @@
 /* Which attention: cuDNN's where it was found and offers the shape, else ours. */
 #include "cuda.h"
 
-/* What the backward likes to have. Ours needs little. cuDNN's, where the order of sums is free, takes fp32 sums of dq, and with grouped heads dk and dv of each
-   query head, of as many sequences as fill the chip (cudnn.c); its deterministic form would take all of dS, which is left to those who give a queue that much. */
+/* What the backward likes to have. Ours needs little. cuDNN's, where the order of sums is free, takes fp32 sums of dq, and with
+   grouped heads dk and dv of each query head, of as many sequences as fill the chip (cudnn.c); its deterministic form would take
+   all of dS, which is left to those who give a queue that much. */
 int64_t cuda_attn_work (const struct op_attn *f)
 {
   struct op_attn_bwd b = { .f = *f };
@@ -32,6 +33,7 @@ void cuda_attn_bwd (struct dev *d, struct queue *q, const struct op *o)
 #endif
   (void) d;
   int64_t need = k_attn_bwd_work (&o->attn_bwd);
-  MUST (need <= q->work_bytes, "attention needs %lld bytes of workspace, the queue has %lld", (long long) need, (long long) q->work_bytes);
+  MUST (need <= q->work_bytes, "attention needs %lld bytes of workspace, the queue has %lld", (long long) need,
+      (long long) q->work_bytes);
   CU (k_attn_bwd (&o->attn_bwd, q->work, q->s));
 }

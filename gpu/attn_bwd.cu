@@ -39,11 +39,14 @@ __global__ void first_kernel (const args a)
 
 /* ---- backward ---- */
 
-enum { FOR_DQ = 1, FOR_DK = 2, FOR_DV = 4 };   /* what a kernel makes: dq with queries at home, or dk, dv or both with keys at home */
+/* What a kernel makes: dq with queries at home, or dk, dv or both with keys at home. */
+enum { FOR_DQ = 1, FOR_DK = 2, FOR_DV = 4 };
 
 template <int D, int G, int N, int WHAT> struct backward_memory {
-  static const int HOME_BYTES = HOME * D * 2, TILE_BYTES = G * D * 2, HOMES = WHAT == FOR_DV ? 1 : 2, VECTOR_BYTES = WHAT == FOR_DQ ? 0 : 3 * G * 4;
-  static const int GUEST = HOMES * HOME_BYTES, VECTORS = GUEST + 2 * N * TILE_BYTES, BARS = VECTORS + N * VECTOR_BYTES, BYTES = BARS + 8 * (1 + 2 * N) + 1024;
+  static const int HOME_BYTES = HOME * D * 2, TILE_BYTES = G * D * 2, HOMES = WHAT == FOR_DV ? 1 : 2;
+  static const int VECTOR_BYTES = WHAT == FOR_DQ ? 0 : 3 * G * 4;
+  static const int GUEST = HOMES * HOME_BYTES, VECTORS = GUEST + 2 * N * TILE_BYTES, BARS = VECTORS + N * VECTOR_BYTES;
+  static const int BYTES = BARS + 8 * (1 + 2 * N) + 1024;
 };
 struct backward_bars { uint32_t home, full, free; };
 struct backward_maps { tensor_map home[2], guest[2]; };
@@ -51,7 +54,10 @@ struct backward_maps { tensor_map home[2], guest[2]; };
 /* The tiles of guests that a block meets, in order: key tiles of one head, or query tiles of each head of the group. */
 template <int G, int WHAT> struct walk {
   int h, h_end, t, t0, t_end;
-  __device__ __forceinline__ const int *range (const args &a) const { return a.range + 2 * ((int64_t) blockIdx.z * a.tiles + t * (G / TILE)); }
+  __device__ __forceinline__ const int *range (const args &a) const
+  {
+    return a.range + 2 * ((int64_t) blockIdx.z * a.tiles + t * (G / TILE));
+  }
   __device__ __forceinline__ bool seen (const args &a) const
   {
     if constexpr (WHAT == FOR_DQ) return true;
@@ -86,19 +92,22 @@ template <int G, int WHAT> struct walk {
   __device__ __forceinline__ bool next (const args &a) { return t++, settle (a); }
 };
 
-template <int D, int G, int N, int WHAT> FN void backward_copy (const args &a, uint32_t mem, backward_bars bars, int n0, walk<G, WHAT> w, bool more, const backward_maps *maps)
+template <int D, int G, int N, int WHAT> FN void backward_copy (const args &a, uint32_t mem, backward_bars bars, int n0,
+    walk<G, WHAT> w, bool more, const backward_maps *maps)
 {
   typedef backward_memory<D, G, N, WHAT> M;
   int b = blockIdx.z, kv = w.h * a.kv_heads / a.heads;
   ring<N> s;
   bar_expect (bars.home, M::HOMES * M::HOME_BYTES);
-  for (int i = 0; i < M::HOMES; i++) copy_tile<D, HOME> (mem + i * M::HOME_BYTES, &maps->home[i], bars.home, WHAT == FOR_DQ ? w.h : kv, n0, b);
+  for (int i = 0; i < M::HOMES; i++)
+    copy_tile<D, HOME> (mem + i * M::HOME_BYTES, &maps->home[i], bars.home, WHAT == FOR_DQ ? w.h : kv, n0, b);
   for (; more; more = w.next (a), s.next ()) {
     uint32_t bar = bars.full + 8 * s.at, vec = mem + M::VECTORS + s.at * M::VECTOR_BYTES;
     bar_wait (bars.free + 8 * s.at, s.phase ^ 1);
     bar_expect (bar, 2 * M::TILE_BYTES + M::VECTOR_BYTES);
     for (int i = 0; i < 2; i++)
-      copy_tile<D, G> (mem + M::GUEST + (2 * s.at + i) * M::TILE_BYTES, &maps->guest[i], bar, WHAT == FOR_DQ ? kv : w.h, w.t * G, b);
+      copy_tile<D, G> (mem + M::GUEST + (2 * s.at + i) * M::TILE_BYTES, &maps->guest[i], bar,
+          WHAT == FOR_DQ ? kv : w.h, w.t * G, b);
     if (WHAT == FOR_DQ) continue;
     copy_bytes (vec, a.stat + (((int64_t) b * a.heads + w.h) * a.tiles + w.t * (G / TILE)) * 2 * TILE, 2 * G * 4, bar);
     copy_bytes (vec + 2 * G * 4, a.first + (int64_t) b * a.tiles * TILE + w.t * G, G * 4, bar);
@@ -115,7 +124,8 @@ FN float2 shared_pair (uint32_t at)
 /* Where the lse of column pair c (of 8, this lane's) is in a tile's tables; its delta is TILE floats on. */
 FN uint32_t stat_of (uint32_t vec, int c) { return vec + (uint32_t) (c / 8 * 2 * TILE + c % 8 * 8 + 2 * (threadIdx.x % 4)) * 4; }
 
-/* Keys at home: scores x [64 keys, G queries] of queries from i0 on to probabilities. vec: the tile's tables: lse and delta by TILE, first keys. */
+/* Keys at home: scores x [64 keys, G queries] of queries from i0 on to probabilities. vec: the tile's tables: lse and delta by
+   TILE, first keys. */
 template <int G> FN void probabilities_of_keys (const args &a, float (&x)[G / 2], uint32_t vec, int row, int i0, bool whole)
 {
   int lane = threadIdx.x % 4;
@@ -134,7 +144,8 @@ template <int G> FN void probabilities_of_keys (const args &a, float (&x)[G / 2]
   }
 }
 /* Queries at home. */
-template <int G> FN void probabilities_of_queries (const args &a, float (&x)[G / 2], const float *lse, const int *lo, const int *hi, int j0)
+template <int G> FN void probabilities_of_queries (const args &a, float (&x)[G / 2], const float *lse, const int *lo,
+    const int *hi, int j0)
 {
   bool whole = j0 >= max (lo[0], lo[1]) && j0 + G <= min (hi[0], hi[1]);
   #pragma unroll
@@ -145,7 +156,8 @@ template <int G> FN void probabilities_of_queries (const args &a, float (&x)[G /
   }
 }
 
-template <int D> FN void backward_store (const args &a, const float (&g)[D / 2], bf16 *out, int64_t stride, int row, int rows, int head, float scale)
+template <int D> FN void backward_store (const args &a, const float (&g)[D / 2], bf16 *out, int64_t stride, int row, int rows,
+    int head, float scale)
 {
   #pragma unroll
   for (int r = 0; r < 2; r++) {
@@ -162,10 +174,12 @@ template <int D> FN void backward_store (const args &a, const float (&g)[D / 2],
   }
 }
 
-template <int D, int G, int N, int WHAT> FN void backward_compute (const args &a, uint32_t mem, backward_bars bars, int n0, walk<G, WHAT> w, bool more)
+template <int D, int G, int N, int WHAT> FN void backward_compute (const args &a, uint32_t mem, backward_bars bars, int n0,
+    walk<G, WHAT> w, bool more)
 {
   typedef backward_memory<D, G, N, WHAT> M;
-  int wg = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, row = n0 + wg * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4, lo[2], hi[2], head = blockIdx.y;
+  int wg = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, lo[2], hi[2], head = blockIdx.y;
+  int row = n0 + wg * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4;
   float g1[WHAT == FOR_DV ? 2 : D / 2], g2[WHAT & FOR_DV ? D / 2 : 2], x[G / 2], y[WHAT == FOR_DV ? 2 : G / 2], lse[2], delta[2];
   uint32_t p[G / 4], home = mem + wg * 64 * 128;
   ring<N> s;
@@ -177,13 +191,15 @@ template <int D, int G, int N, int WHAT> FN void backward_compute (const args &a
   if constexpr (WHAT == FOR_DQ)
     for (int r = 0; r < 2; r++) {
       int i = row + 8 * r, in = i < a.tiles * TILE;
-      const float *at = a.stat + ((int64_t) blockIdx.z * a.heads + blockIdx.y) * a.tiles * 2 * TILE + (int64_t) (i / TILE) * 2 * TILE + i % TILE;
+      const float *at = a.stat + ((int64_t) blockIdx.z * a.heads + blockIdx.y) * a.tiles * 2 * TILE
+          + (int64_t) (i / TILE) * 2 * TILE + i % TILE;
       lse[r] = in ? at[0] : INFINITY, delta[r] = in ? at[TILE] : 0;
       keys_of (a, blockIdx.z, i, &lo[r], &hi[r]);
     }
   bar_wait (bars.home, 0);
   for (; more; more = w.next (a), s.next ()) {
-    uint32_t b1 = mem + M::GUEST + 2 * s.at * M::TILE_BYTES, b2 = b1 + M::TILE_BYTES, vec = mem + M::VECTORS + s.at * M::VECTOR_BYTES;
+    uint32_t b1 = mem + M::GUEST + 2 * s.at * M::TILE_BYTES, b2 = b1 + M::TILE_BYTES;
+    uint32_t vec = mem + M::VECTORS + s.at * M::VECTOR_BYTES;
     bar_wait (bars.full + 8 * s.at, s.phase);
     mma_begin ();
     mma_rows<D, G> (x, home, HOME * 128, b1, G * 128);
@@ -229,7 +245,8 @@ template <int D, int G, int N, int WHAT> FN void backward_compute (const args &a
   if constexpr (WHAT & FOR_DV) backward_store<D> (a, g2, a.dv, a.dkv_stride, row, a.sk, head, 1);
 }
 
-template <int D, int G, int N, int WHAT> __global__ __launch_bounds__ (BLOCK, 1) void backward_kernel (const args a, const __grid_constant__ backward_maps maps)
+template <int D, int G, int N, int WHAT> __global__ __launch_bounds__ (BLOCK, 1)
+void backward_kernel (const args a, const __grid_constant__ backward_maps maps)
 {
   typedef backward_memory<D, G, N, WHAT> M;
   extern __shared__ char raw[];
@@ -263,8 +280,10 @@ template <int D, int G, int N, int WHAT> static cudaError_t backward (const args
   backward_maps m;
   tensor_map *q = m.guest, *k = m.home;   /* q and d_o, k and v */
   if (WHAT == FOR_DQ) q = m.home, k = m.guest;
-  if (!map_make (&q[0], o->q, o->batch, o->sq, o->heads, o->head_dim, o->q_stride) || !map_make (&q[1], w->d_o, o->batch, o->sq, o->heads, o->head_dim, o->o_stride)
-      || !map_make (&k[0], o->k, o->batch, o->sk, o->kv_heads, o->head_dim, o->kv_stride) || !map_make (&k[1], o->v, o->batch, o->sk, o->kv_heads, o->head_dim, o->kv_stride))
+  if (!map_make (&q[0], o->q, o->batch, o->sq, o->heads, o->head_dim, o->q_stride)
+      || !map_make (&q[1], w->d_o, o->batch, o->sq, o->heads, o->head_dim, o->o_stride)
+      || !map_make (&k[0], o->k, o->batch, o->sk, o->kv_heads, o->head_dim, o->kv_stride)
+      || !map_make (&k[1], o->v, o->batch, o->sk, o->kv_heads, o->head_dim, o->kv_stride))
     return cudaErrorInvalidValue;
   cudaError_t e = cudaFuncSetAttribute (backward_kernel<D, G, N, WHAT>, cudaFuncAttributeMaxDynamicSharedMemorySize, M::BYTES);
   if (e != cudaSuccess) return e;
@@ -283,7 +302,8 @@ extern "C" int64_t k_attn_bwd_work (const struct op_attn_bwd *w)
 extern "C" cudaError_t k_attn_bwd (const struct op_attn_bwd *w, void *work, cudaStream_t s)
 {
   const struct op_attn *o = &w->f;
-  if (!fast (o) || !aligned (w->d_o, o->o_stride) || !aligned (w->dq, w->dq_stride) || !aligned (w->dk, w->dkv_stride) || !aligned (w->dv, w->dkv_stride)
+  if (!fast (o) || !aligned (w->d_o, o->o_stride) || !aligned (w->dq, w->dq_stride) || !aligned (w->dk, w->dkv_stride)
+      || !aligned (w->dv, w->dkv_stride)
       || !aligned (work, 0)) return plain_attn_bwd (w, s);
   args a = args_of (o);
   a.d_o = (const bf16 *) w->d_o, a.dq = (bf16 *) w->dq, a.dk = (bf16 *) w->dk, a.dv = (bf16 *) w->dv;

@@ -1,13 +1,15 @@
 /* attn_fwd: forward of our attention on Hopper; see attn_hopper.cuh. */
 #include "attn_hopper.cuh"
 
-template <int D, int G, int N, int W> struct forward_memory {   /* G: guests of a tile, N: stages, W: warpgroups that compute, 64 rows each */
-  static const int HOME_BYTES = W * 64 * D * 2, TILE_BYTES = G * D * 2, K = HOME_BYTES, V = K + N * TILE_BYTES, BARS = V + N * TILE_BYTES, BYTES = BARS + 8 * (1 + 4 * N) + 1024;
+/* G: guests of a tile, N: stages, W: warpgroups that compute, 64 rows each. */
+template <int D, int G, int N, int W> struct forward_memory {
+  static const int HOME_BYTES = W * 64 * D * 2, TILE_BYTES = G * D * 2, K = HOME_BYTES, V = K + N * TILE_BYTES;
+  static const int BARS = V + N * TILE_BYTES, BYTES = BARS + 8 * (1 + 4 * N) + 1024;
 };
 struct forward_bars { uint32_t home, full_k, full_v, free_k, free_v; };
 
-template <int D, int G, int N, int W> FN void forward_copy (const args &a, uint32_t mem, forward_bars bars, int lo, int hi, int i0,
-                                                     const tensor_map *mq, const tensor_map *mk, const tensor_map *mv)
+template <int D, int G, int N, int W> FN void forward_copy (const args &a, uint32_t mem, forward_bars bars, int lo, int hi,
+    int i0, const tensor_map *mq, const tensor_map *mk, const tensor_map *mv)
 {
   typedef forward_memory<D, G, N, W> M;
   int h = blockIdx.y, b = blockIdx.z, kv = h * a.kv_heads / a.heads;
@@ -24,7 +26,8 @@ template <int D, int G, int N, int W> FN void forward_copy (const args &a, uint3
   }
 }
 
-/* Scores of a tile to probabilities against the running maximum (both in units of log 2), and the sums and maxima of two rows brought up to date. */
+/* Scores of a tile to probabilities against the running maximum (both in units of log 2), and the sums and maxima of two rows
+   brought up to date. */
 template <int G> FN void softmax (float (&s)[G / 2], float scale2, float *m, float *l, float *fade)
 {
   #pragma unroll
@@ -91,10 +94,12 @@ template <int D> FN void forward_store (const args &a, const float (&o)[D / 2], 
 }
 
 /* The product of a tile's probabilities with V and that of the next scores run while the softmax of those scores is taken. */
-template <int D, int G, int N, int W> FN void forward_compute (const args &a, uint32_t mem, forward_bars bars, int t, int end, int i0)
+template <int D, int G, int N, int W> FN void forward_compute (const args &a, uint32_t mem, forward_bars bars, int t, int end,
+    int i0)
 {
   typedef forward_memory<D, G, N, W> M;
-  int wg = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, row = i0 + wg * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4, lo[2], hi[2];
+  int wg = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, lo[2], hi[2];
+  int row = i0 + wg * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4;
   float o[D / 2], s[G / 2], m[2] = { -INFINITY, -INFINITY }, l[2] = { 0, 0 }, fade[2];
   uint32_t p[G / 4], q = mem + wg * 64 * 128;
   ring<N> k, v;
@@ -145,7 +150,8 @@ template <int D, int G, int N, int W> FN void forward_compute (const args &a, ui
 }
 
 template <int D, int G, int N, int W> __global__ __launch_bounds__ (128 * (W + 1), 1)
-void forward_kernel (const args a, const __grid_constant__ tensor_map mq, const __grid_constant__ tensor_map mk, const __grid_constant__ tensor_map mv)
+void forward_kernel (const args a, const __grid_constant__ tensor_map mq, const __grid_constant__ tensor_map mk,
+    const __grid_constant__ tensor_map mv)
 {
   typedef forward_memory<D, G, N, W> M;
   extern __shared__ char raw[];
@@ -154,7 +160,10 @@ void forward_kernel (const args a, const __grid_constant__ tensor_map mq, const 
   int i0 = (gridDim.x - 1 - blockIdx.x) * W * 64, lo, hi;   /* long rows of the triangle first */
   if (threadIdx.x == 0) {
     bar_init (bars.home, 1);
-    for (int i = 0; i < N; i++) bar_init (bars.full_k + 8 * i, 1), bar_init (bars.full_v + 8 * i, 1), bar_init (bars.free_k + 8 * i, 4 * W), bar_init (bars.free_v + 8 * i, 4 * W);
+    for (int i = 0; i < N; i++) {
+      bar_init (bars.full_k + 8 * i, 1), bar_init (bars.full_v + 8 * i, 1);
+      bar_init (bars.free_k + 8 * i, 4 * W), bar_init (bars.free_v + 8 * i, 4 * W);
+    }
     bar_init_done ();
   }
   __syncthreads ();
@@ -176,7 +185,8 @@ template <int D, int G, int N, int W> static cudaError_t forward (const struct o
   typedef forward_memory<D, G, N, W> M;
   static_assert (M::BYTES <= 232448, "shared memory");
   tensor_map q, k, v;
-  if (!map_make (&q, o->q, o->batch, o->sq, o->heads, o->head_dim, o->q_stride) || !map_make (&k, o->k, o->batch, o->sk, o->kv_heads, o->head_dim, o->kv_stride)
+  if (!map_make (&q, o->q, o->batch, o->sq, o->heads, o->head_dim, o->q_stride)
+      || !map_make (&k, o->k, o->batch, o->sk, o->kv_heads, o->head_dim, o->kv_stride)
       || !map_make (&v, o->v, o->batch, o->sk, o->kv_heads, o->head_dim, o->kv_stride)) return cudaErrorInvalidValue;
   cudaError_t e = cudaFuncSetAttribute (forward_kernel<D, G, N, W>, cudaFuncAttributeMaxDynamicSharedMemorySize, M::BYTES);
   if (e != cudaSuccess) return e;

@@ -1,11 +1,13 @@
-/* attn_hopper: our own attention for bf16 on Hopper: flash attention on warpgroup matrix products, fed by the copy engine. This part is what its forward
-   (attn_fwd.cu) and its backward (attn_bwd.cu) share; attn_plain.cu has the form for everything else.
+/* attn_hopper: our own attention for bf16 on Hopper: flash attention on warpgroup matrix products, fed by the copy engine. This
+   part is what its forward (attn_fwd.cu) and its backward (attn_bwd.cu) share; attn_plain.cu has the form for everything else.
 
-   A block: one warp copies, two warpgroups (three where registers allow) of 64 rows each compute, so that one's softmax hides behind another's products. Rows that
-   stay are "home", rows that stream past are "guests" (tiles of 64 or 128). Head sizes are padded with zeros to a multiple of 64 by the copy engine.
+   A block: one warp copies, two warpgroups (three where registers allow) of 64 rows each compute, so that one's softmax hides
+   behind another's products. Rows that stay are "home", rows that stream past are "guests" (tiles of 64 or 128). Head sizes are
+   padded with zeros to a multiple of 64 by the copy engine.
 
-   Backward without atomics, hence the same bits each time: one kernel with keys at home makes dk and dv (over the queries of all heads of its group), one with
-   queries at home makes dq. Both make the scores again from lse. Head sizes above 128 make dk and dv in two passes for want of registers. */
+   Backward without atomics, hence the same bits each time: one kernel with keys at home makes dk and dv (over the queries of all
+   heads of its group), one with queries at home makes dq. Both make the scores again from lse. Head sizes above 128 make dk and
+   dv in two passes for want of registers. */
 #ifndef ATTN_HOPPER_CUH
 #define ATTN_HOPPER_CUH
 #include <math.h>
@@ -24,7 +26,8 @@ struct args {
   int64_t o_stride, dq_stride, dkv_stride;
   float *lse;
   bool merge, accumulate;
-  float *stat;                             /* [batch, heads, tiles, 2, TILE]: lse log2 (e) (+inf where the query sees nothing or is none), delta */
+  /* [batch, heads, tiles, 2, TILE]: lse log2 (e) (+inf where the query sees nothing or is none), delta */
+  float *stat;
   int *first;                              /* [batch, tiles, TILE]: first key that the query sees by documents and window */
   int *range;                              /* [batch, tiles, 2]: least and greatest of them over the queries that are */
 };
@@ -67,7 +70,8 @@ template <int D, int ROWS> FN void copy_tile (uint32_t dst, const tensor_map *ma
   #pragma unroll
   for (int x = 0; x < D / 64; x++)
     #pragma unroll
-    for (int r = 0; r < ROWS / TILE; r++) copy_box (dst + (uint32_t) (x * ROWS + r * TILE) * 128, map, bar, x * 64, head, row + r * TILE, b);
+    for (int r = 0; r < ROWS / TILE; r++)
+      copy_box (dst + (uint32_t) (x * ROWS + r * TILE) * 128, map, bar, x * 64, head, row + r * TILE, b);
 }
 
 /* Stage and phase of a ring of N. */
@@ -78,18 +82,23 @@ template <int N> struct ring {
 
 /* ---- launching ---- */
 
-/* cuTensorMapEncodeTiled (map, type, rank, address, extents, strides in bytes, box, element strides, interleave, swizzle, promotion to L2, fill), its enums as ints. */
-typedef int encode_fn (tensor_map *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *, const uint32_t *, int, int, int, int);
+/* cuTensorMapEncodeTiled (map, type, rank, address, extents, strides in bytes, box, element strides, interleave, swizzle,
+   promotion to L2, fill), its enums as ints. */
+typedef int encode_fn (tensor_map *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *,
+    const uint32_t *, int, int, int, int);
 enum { TYPE_BF16 = 9, NOT_INTERLEAVED = 0, SWIZZLE_128 = 3, PROMOTE_256 = 3, FILL_ZERO = 0 };
 
-/* Boxes of TILE rows and 64 columns of a tensor [batch, rows, heads, head_dim] whose rows are STRIDE apart; beyond its ends there are zeros. */
-static inline bool map_make (tensor_map *m, const void *p, int64_t batch, int64_t rows, int64_t heads, int64_t head_dim, int64_t stride)
+/* Boxes of TILE rows and 64 columns of a tensor [batch, rows, heads, head_dim] whose rows are STRIDE apart; beyond its ends
+   there are zeros. */
+static inline bool map_make (tensor_map *m, const void *p, int64_t batch, int64_t rows, int64_t heads, int64_t head_dim,
+    int64_t stride)
 {
   static encode_fn *encode;
   if (!encode) {
     void *f = NULL;
     cudaDriverEntryPointQueryResult how;
-    if (cudaGetDriverEntryPointByVersion ("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &how) != cudaSuccess || how != cudaDriverEntryPointSuccess) return false;
+    if (cudaGetDriverEntryPointByVersion ("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &how) != cudaSuccess
+        || how != cudaDriverEntryPointSuccess) return false;
     encode = (encode_fn *) f;
   }
   uint64_t dim[4] = { (uint64_t) head_dim, (uint64_t) heads, (uint64_t) rows, (uint64_t) batch };
@@ -106,12 +115,14 @@ static inline bool fast (const struct op_attn *o)
   static int major;
   if (!major) {
     int gpu;
-    if (cudaGetDevice (&gpu) != cudaSuccess || cudaDeviceGetAttribute (&major, cudaDevAttrComputeCapabilityMajor, gpu) != cudaSuccess) major = -1;
+    if (cudaGetDevice (&gpu) != cudaSuccess
+        || cudaDeviceGetAttribute (&major, cudaDevAttrComputeCapabilityMajor, gpu) != cudaSuccess) major = -1;
   }
   const int64_t most = 1 << 30;
-  return major == 9 && o->t == DT_BF16 && o->head_dim <= 256 && o->head_dim % 8 == 0 && o->heads % o->kv_heads == 0 && aligned (o->q, o->q_stride)
-         && aligned (o->k, o->kv_stride) && aligned (o->v, o->kv_stride) && aligned (o->o, o->o_stride) && o->sq + o->sk + o->window < most
-         && o->q0 < most && o->k0 < most && o->batch < 65536 && o->heads < 65536;
+  return major == 9 && o->t == DT_BF16 && o->head_dim <= 256 && o->head_dim % 8 == 0 && o->heads % o->kv_heads == 0
+         && aligned (o->q, o->q_stride) && aligned (o->k, o->kv_stride) && aligned (o->v, o->kv_stride)
+         && aligned (o->o, o->o_stride)
+         && o->sq + o->sk + o->window < most && o->q0 < most && o->k0 < most && o->batch < 65536 && o->heads < 65536;
 }
 
 /* Tiles of TILE queries, an even number of them. */
@@ -120,8 +131,9 @@ static inline int64_t tiles_of (const struct op_attn *o) { return (o->sq + 2 * T
 static inline args args_of (const struct op_attn *o)
 {
   float scale = 1 / sqrtf ((float) o->head_dim);
-  return { .sq = (int) o->sq, .sk = (int) o->sk, .heads = (int) o->heads, .kv_heads = (int) o->kv_heads, .head_dim = (int) o->head_dim, .shift = (int) (o->q0 - o->k0),
-           .window = (int) o->window, .k0 = (int) o->k0, .tiles = (int) tiles_of (o), .doc = o->doc, .scale = scale, .scale2 = scale * 1.44269504089f,
+  return { .sq = (int) o->sq, .sk = (int) o->sk, .heads = (int) o->heads, .kv_heads = (int) o->kv_heads,
+           .head_dim = (int) o->head_dim, .shift = (int) (o->q0 - o->k0), .window = (int) o->window, .k0 = (int) o->k0,
+           .tiles = (int) tiles_of (o), .doc = o->doc, .scale = scale, .scale2 = scale * 1.44269504089f,
            .o_in = (const bf16 *) o->o, .o = (bf16 *) o->o, .o_stride = o->o_stride, .lse = o->lse, .merge = o->merge };
 }
 #endif

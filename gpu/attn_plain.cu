@@ -1,5 +1,6 @@
-/* attn_plain: attention by a warp for each row, fp32 arithmetic throughout, any shape up to 256 elements a head: the form that checks are made with, and the
-   fallback. A warp takes 32 of the others at a time: a lane computes the products of one of them, then each lane sums its own elements over the 32. */
+/* attn_plain: attention by a warp for each row, fp32 arithmetic throughout, any shape up to 256 elements a head: the form that
+   checks are made with, and the fallback. A warp takes 32 of the others at a time: a lane computes the products of one of them,
+   then each lane sums its own elements over the 32. */
 #include <cuda_bf16.h>
 #include <math.h>
 #include "attn.cuh"
@@ -62,7 +63,8 @@ template <class T> FN void store_row (T *to, const float *own, float scale, int 
 template <class T> __global__ void plain_forward (const struct op_attn o, float scale)
 {
   __shared__ float rows[WARPS][MOST];
-  int64_t x = (int64_t) blockIdx.x * WARPS + threadIdx.y, i = x % o.sq, h = x / o.sq % o.heads, b = x / o.sq / o.heads, kv = h * o.kv_heads / o.heads, lo, hi;
+  int64_t x = (int64_t) blockIdx.x * WARPS + threadIdx.y, i = x % o.sq, h = x / o.sq % o.heads, b = x / o.sq / o.heads,
+      kv = h * o.kv_heads / o.heads, lo, hi;
   int d = (int) o.head_dim;
   if (b >= o.batch) return;
   float *q = rows[threadIdx.y], own[OWN] = { 0 }, *lse = o.lse + x, max = o.merge ? *lse : -INFINITY, was = max, sum = 0;
@@ -71,8 +73,10 @@ template <class T> __global__ void plain_forward (const struct op_attn o, float 
   keys_of (o, b, i, &lo, &hi);
   for (int64_t j = lo; j < hi; j += 32) {
     int n = (int) min (hi - j, (int64_t) 32);
-    const T *k = (const T *) o.k + (b * o.sk + j) * o.kv_stride + kv * d, *v = (const T *) o.v + (b * o.sk + j) * o.kv_stride + kv * d;
-    float s = threadIdx.x < n ? dot (q, k + threadIdx.x * o.kv_stride, d) * scale : -INFINITY, top = fmaxf (max, max_of (s)), fade = expf (max - top), p = expf (s - top);
+    const T *k = (const T *) o.k + (b * o.sk + j) * o.kv_stride + kv * d, *v = (const T *) o.v + (b * o.sk + j) * o.kv_stride
+        + kv * d;
+    float s = threadIdx.x < n ? dot (q, k + threadIdx.x * o.kv_stride, d) * scale : -INFINITY, top = fmaxf (max, max_of (s)),
+        fade = expf (max - top), p = expf (s - top);
     sum = sum * fade + sum_of (p);
     for (int e = 0; e < OWN; e++) own[e] *= fade;
     add_rows (own, p, v, o.kv_stride, n, d);
@@ -95,7 +99,8 @@ template <class T> __global__ void plain_delta (const struct op_attn_bwd w)
   const struct op_attn &o = w.f;
   int64_t x = (int64_t) blockIdx.x * WARPS + threadIdx.y, i = x % o.sq, h = x / o.sq % o.heads, b = x / o.sq / o.heads;
   if (b >= o.batch) return;
-  const T *out = (const T *) o.o + (b * o.sq + i) * o.o_stride + h * o.head_dim, *g = (const T *) w.d_o + (b * o.sq + i) * o.o_stride + h * o.head_dim;
+  const T *out = (const T *) o.o + (b * o.sq + i) * o.o_stride + h * o.head_dim, *g = (const T *) w.d_o
+      + (b * o.sq + i) * o.o_stride + h * o.head_dim;
   float s = 0;
   for (int c = threadIdx.x; c < o.head_dim; c += 32) s = fmaf (get (out, c), get (g, c), s);
   s = sum_of (s);
@@ -106,7 +111,8 @@ template <class T> __global__ void plain_dq (const struct op_attn_bwd w, float s
 {
   const struct op_attn &o = w.f;
   __shared__ float rows[WARPS][2][MOST];
-  int64_t x = (int64_t) blockIdx.x * WARPS + threadIdx.y, i = x % o.sq, h = x / o.sq % o.heads, b = x / o.sq / o.heads, kv = h * o.kv_heads / o.heads, lo, hi;
+  int64_t x = (int64_t) blockIdx.x * WARPS + threadIdx.y, i = x % o.sq, h = x / o.sq % o.heads, b = x / o.sq / o.heads,
+      kv = h * o.kv_heads / o.heads, lo, hi;
   int d = (int) o.head_dim;
   if (b >= o.batch) return;
   float *q = rows[threadIdx.y][0], *g = rows[threadIdx.y][1], own[OWN] = { 0 }, lse = o.lse[x], delta = w.delta[x];
@@ -116,9 +122,11 @@ template <class T> __global__ void plain_dq (const struct op_attn_bwd w, float s
   keys_of (o, b, i, &lo, &hi);
   for (int64_t j = lo; j < hi; j += 32) {
     int n = (int) min (hi - j, (int64_t) 32);
-    const T *k = (const T *) o.k + (b * o.sk + j) * o.kv_stride + kv * d, *v = (const T *) o.v + (b * o.sk + j) * o.kv_stride + kv * d;
+    const T *k = (const T *) o.k + (b * o.sk + j) * o.kv_stride + kv * d, *v = (const T *) o.v + (b * o.sk + j) * o.kv_stride
+        + kv * d;
     float ds = 0;
-    if (threadIdx.x < n) ds = expf (dot (q, k + threadIdx.x * o.kv_stride, d) * scale - lse) * (dot (g, v + threadIdx.x * o.kv_stride, d) - delta);
+    if (threadIdx.x < n) ds = expf (dot (q, k + threadIdx.x * o.kv_stride, d) * scale - lse) * (dot (g, v
+        + threadIdx.x * o.kv_stride, d) - delta);
     add_rows (own, ds, k, o.kv_stride, n, d);
   }
   store_row ((T *) w.dq + (b * o.sq + i) * w.dq_stride + h * d, own, scale, d, w.accumulate);
@@ -128,7 +136,8 @@ template <class T> __global__ void plain_dkv (const struct op_attn_bwd w, float 
 {
   const struct op_attn &o = w.f;
   __shared__ float rows[WARPS][2][MOST];
-  int64_t x = (int64_t) blockIdx.x * WARPS + threadIdx.y, j = x % o.sk, kv = x / o.sk % o.kv_heads, b = x / o.sk / o.kv_heads, group = o.heads / o.kv_heads;
+  int64_t x = (int64_t) blockIdx.x * WARPS + threadIdx.y, j = x % o.sk, kv = x / o.sk % o.kv_heads, b = x / o.sk / o.kv_heads,
+      group = o.heads / o.kv_heads;
   int d = (int) o.head_dim;
   if (b >= o.batch) return;
   float *k = rows[threadIdx.y][0], *v = rows[threadIdx.y][1], dk[OWN] = { 0 }, dv[OWN] = { 0 };
@@ -139,7 +148,8 @@ template <class T> __global__ void plain_dkv (const struct op_attn_bwd w, float 
     for (int64_t i0 = max (j + o.k0 - o.q0, (int64_t) 0); i0 < o.sq; i0 += 32) {
       int n = (int) min (o.sq - i0, (int64_t) 32);
       int64_t i = i0 + threadIdx.x, lo, hi, row = (b * o.heads + h) * o.sq + i;
-      const T *q = (const T *) o.q + (b * o.sq + i0) * o.q_stride + h * d, *g = (const T *) w.d_o + (b * o.sq + i0) * o.o_stride + h * d;
+      const T *q = (const T *) o.q + (b * o.sq + i0) * o.q_stride + h * d, *g = (const T *) w.d_o + (b * o.sq + i0) * o.o_stride
+          + h * d;
       float p = 0, ds = 0;
       if (threadIdx.x < n) {
         keys_of (o, b, i, &lo, &hi);

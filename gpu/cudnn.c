@@ -1,12 +1,14 @@
 /* cudnn: attention by cuDNN's fused engines, through its backend interface.
 
-   A shape becomes a graph of matmuls, masks and the parts of softmax, composed as the fused attention engines expect to find them (version 9.0 on; the operations
-   that hold a whole attention are newer than what hosts have). Its execution plan is made once and kept. The library is opened when it is first needed: a host
-   without it has our own kernels. What is not offered (another type, document bounds, merging, offsets, accumulating) is refused, and the caller takes ours.
+   A shape becomes a graph of matmuls, masks and the parts of softmax, composed as the fused attention engines expect to find
+   them (version 9.0 on; the operations that hold a whole attention are newer than what hosts have). Its execution plan is made
+   once and kept. The library is opened when it is first needed: a host without it has our own kernels. What is not offered
+   (another type, document bounds, merging, offsets, accumulating) is refused, and the caller takes ours.
 
-   Backward. Sums of dq over key blocks in fp32 need [batch, heads, sq, head_dim] floats, and are taken in any order; asked to be deterministic, cuDNN keeps all of
-   dS, [batch, heads, sq, sk] bf16, and multiplies once more. Both come from the queue's workspace: where it is smaller, batch and heads are cut and done in turn as
-   long as the parts fill the chip; else our own kernels are faster and are taken. */
+   Backward. Sums of dq over key blocks in fp32 need [batch, heads, sq, head_dim] floats, and are taken in any order; asked to be
+   deterministic, cuDNN keeps all of dS, [batch, heads, sq, sk] bf16, and multiplies once more. Both come from the queue's
+   workspace: where it is smaller, batch and heads are cut and done in turn as long as the parts fill the chip; else our own
+   kernels are faster and are taken. */
 #include "cuda.h"
 #include <cudnn.h>
 #include <dlfcn.h>
@@ -34,8 +36,9 @@ static struct {
 static bool find_symbols (void *so)
 {
   const struct { const char *name; void **at; } want[] = {
-    { "cudnnCreate", (void **) &lib.create }, { "cudnnSetStream", (void **) &lib.stream }, { "cudnnBackendCreateDescriptor", (void **) &lib.make },
-    { "cudnnBackendDestroyDescriptor", (void **) &lib.drop }, { "cudnnBackendSetAttribute", (void **) &lib.set }, { "cudnnBackendGetAttribute", (void **) &lib.get },
+    { "cudnnCreate", (void **) &lib.create }, { "cudnnSetStream", (void **) &lib.stream },
+    { "cudnnBackendCreateDescriptor", (void **) &lib.make }, { "cudnnBackendDestroyDescriptor", (void **) &lib.drop },
+    { "cudnnBackendSetAttribute", (void **) &lib.set }, { "cudnnBackendGetAttribute", (void **) &lib.get },
     { "cudnnBackendFinalize", (void **) &lib.finalize }, { "cudnnBackendExecute", (void **) &lib.run } };
   for (size_t i = 0; i < sizeof want / sizeof *want; i++)
     if (!(*want[i].at = dlsym (so, want[i].name))) return false;
@@ -78,11 +81,15 @@ static desc make (struct build *g, cudnnBackendDescriptorType_t type)
   return g->all[g->n++] = x;
 }
 
-static void put (struct build *g, desc x, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t n, const void *v)
+static void put (struct build *g, desc x, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t n,
+    const void *v)
 {
   if (!g->bad && lib.set (x, name, type, n, v) != CUDNN_STATUS_SUCCESS) g->bad = true;
 }
-static void put_desc (struct build *g, desc x, cudnnBackendAttributeName_t name, desc v) { put (g, x, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &v); }
+static void put_desc (struct build *g, desc x, cudnnBackendAttributeName_t name, desc v)
+{
+  put (g, x, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &v);
+}
 
 static desc seal (struct build *g, desc x)
 {
@@ -116,10 +123,16 @@ static struct form transposed (struct form f)
 {
   return (struct form) { { f.dim[0], f.dim[1], f.dim[3], f.dim[2] }, { f.stride[0], f.stride[1], f.stride[3], f.stride[2] } };
 }
-static struct form tokens (int64_t b, int64_t h, int64_t s, int64_t d, int64_t stride) { return (struct form) { { b, h, s, d }, { s * stride, d, stride, 1 } }; }
+static struct form tokens (int64_t b, int64_t h, int64_t s, int64_t d, int64_t stride)
+{
+  return (struct form) { { b, h, s, d }, { s * stride, d, stride, 1 } };
+}
 
 static desc value (struct build *g, int64_t id) { return tensor (g, id, CUDNN_DATA_FLOAT, dense (1, 1, 1, 1)); }
-static desc scores (struct build *g, cudnnDataType_t type) { return tensor (g, g->next++, type, dense (g->b, g->h, g->sq, g->sk)); }
+static desc scores (struct build *g, cudnnDataType_t type)
+{
+  return tensor (g, g->next++, type, dense (g->b, g->h, g->sq, g->sk));
+}
 static desc column (struct build *g) { return tensor (g, g->next++, CUDNN_DATA_FLOAT, dense (g->b, g->h, g->sq, 1)); }
 
 static void add_op (struct build *g, desc op)
@@ -144,7 +157,8 @@ static desc matmul (struct build *g, desc a, desc b, desc c)
 }
 
 /* y = mode (x, b, t), b and t where the mode has them; axis for the index. */
-static desc pointwise (struct build *g, cudnnPointwiseMode_t mode, cudnnDataType_t math, desc x, desc b, desc t, int64_t axis, desc y)
+static desc pointwise (struct build *g, cudnnPointwiseMode_t mode, cudnnDataType_t math, desc x, desc b, desc t, int64_t axis,
+    desc y)
 {
   float one = 1;
   desc how = make (g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR), op = make (g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
@@ -162,8 +176,14 @@ static desc pointwise (struct build *g, cudnnPointwiseMode_t mode, cudnnDataType
   add_op (g, op);
   return y;
 }
-static desc unary (struct build *g, cudnnPointwiseMode_t mode, desc x, desc y) { return pointwise (g, mode, CUDNN_DATA_FLOAT, x, NULL, NULL, 0, y); }
-static desc binary (struct build *g, cudnnPointwiseMode_t mode, desc x, desc b, desc y) { return pointwise (g, mode, CUDNN_DATA_FLOAT, x, b, NULL, 0, y); }
+static desc unary (struct build *g, cudnnPointwiseMode_t mode, desc x, desc y)
+{
+  return pointwise (g, mode, CUDNN_DATA_FLOAT, x, NULL, NULL, 0, y);
+}
+static desc binary (struct build *g, cudnnPointwiseMode_t mode, desc x, desc b, desc y)
+{
+  return pointwise (g, mode, CUDNN_DATA_FLOAT, x, b, NULL, 0, y);
+}
 
 static desc reduce (struct build *g, cudnnReduceTensorOp_t mode, desc x, desc y)
 {
@@ -193,12 +213,14 @@ static desc band (struct build *g, desc s, bool window)
 {
   for (int left = 0; left <= (int) window; left++) {
     desc row = pointwise (g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, s, NULL, NULL, 2, scores (g, CUDNN_DATA_INT32));
-    desc col = pointwise (g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, s, NULL, NULL, 3, scores (g, CUDNN_DATA_INT32)), seen = NULL;
+    desc col = pointwise (g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, s, NULL, NULL, 3, scores (g, CUDNN_DATA_INT32)),
+        seen = NULL;
     if (left) {
       col = binary (g, CUDNN_POINTWISE_ADD, col, value (g, LEFT), scores (g, CUDNN_DATA_FLOAT));
       seen = pointwise (g, CUDNN_POINTWISE_CMP_GT, CUDNN_DATA_BOOLEAN, col, row, NULL, 0, scores (g, CUDNN_DATA_BOOLEAN));
     } else seen = pointwise (g, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, row, col, NULL, 0, scores (g, CUDNN_DATA_BOOLEAN));
-    s = pointwise (g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, s, value (g, MASKED), seen, 0, scores (g, CUDNN_DATA_FLOAT));
+    s = pointwise (g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, s, value (g, MASKED), seen, 0,
+        scores (g, CUDNN_DATA_FLOAT));
   }
   return s;
 }
@@ -208,7 +230,10 @@ static desc kv_tensor (struct build *g, int64_t id, bool turned, int64_t stride)
   struct form f = tokens (g->b, g->hk, g->sk, g->d, stride);
   return tensor (g, id, CUDNN_DATA_BFLOAT16, turned ? transposed (f) : f);
 }
-static desc q_tensor (struct build *g, int64_t id, int64_t stride) { return tensor (g, id, CUDNN_DATA_BFLOAT16, tokens (g->b, g->h, g->sq, g->d, stride)); }
+static desc q_tensor (struct build *g, int64_t id, int64_t stride)
+{
+  return tensor (g, id, CUDNN_DATA_BFLOAT16, tokens (g->b, g->h, g->sq, g->d, stride));
+}
 
 static void forward_graph (struct build *g, const struct op_attn *o)
 {
@@ -224,20 +249,23 @@ static void forward_graph (struct build *g, const struct op_attn *o)
   matmul (g, p, kv_tensor (g, V, false, o->kv_stride), q_tensor (g, O, o->o_stride));
 }
 
-/* dk or dv (ID) = transposed scores X times Y [b, h, sq, d], summed over the query heads of each KV head; those of a query head are bf16 (with fp32 in their place
-   9.14 makes wrong sums). */
+/* dk or dv (ID) = transposed scores X times Y [b, h, sq, d], summed over the query heads of each KV head; those of a query head
+   are bf16 (with fp32 in their place 9.14 makes wrong sums). */
 static void kv_grad (struct build *g, desc x, desc y, int64_t id, int64_t stride)
 {
-  desc t = reshape (g, x, tensor (g, g->next++, CUDNN_DATA_BFLOAT16, transposed (dense (g->b, g->h, g->sq, g->sk)))), out = kv_tensor (g, id, false, stride);
+  desc t = reshape (g, x, tensor (g, g->next++, CUDNN_DATA_BFLOAT16, transposed (dense (g->b, g->h, g->sq, g->sk)))),
+      out = kv_tensor (g, id, false, stride);
   if (g->h == g->hk) matmul (g, t, y, out);
-  else reduce (g, CUDNN_REDUCE_TENSOR_ADD, matmul (g, t, y, tensor (g, g->next++, CUDNN_DATA_BFLOAT16, dense (g->b, g->h, g->sk, g->d))), out);
+  else reduce (g, CUDNN_REDUCE_TENSOR_ADD, matmul (g, t, y,
+      tensor (g, g->next++, CUDNN_DATA_BFLOAT16, dense (g->b, g->h, g->sk, g->d))), out);
 }
 
 static void backward_graph (struct build *g, const struct op_attn_bwd *w, bool whole_ds)
 {
   const cudnnDataType_t F = CUDNN_DATA_FLOAT;
   const struct op_attn *o = &w->f;
-  desc q = q_tensor (g, Q, o->q_stride), d_o = q_tensor (g, D_O, o->o_stride), kt = kv_tensor (g, K, true, o->kv_stride), scale = value (g, SCALE);
+  desc q = q_tensor (g, Q, o->q_stride), d_o = q_tensor (g, D_O, o->o_stride), kt = kv_tensor (g, K, true, o->kv_stride),
+      scale = value (g, SCALE);
   struct form prod = dense (g->b, g->h, g->sq, g->d);
   prod.stride[2] = g->h * g->d;
   desc dot = binary (g, CUDNN_POINTWISE_MUL, d_o, q_tensor (g, O, o->o_stride), tensor (g, g->next++, F, prod));
@@ -252,7 +280,8 @@ static void backward_graph (struct build *g, const struct op_attn_bwd *w, bool w
   ds = binary (g, CUDNN_POINTWISE_MUL, ds, p, scores (g, F));
   ds = binary (g, CUDNN_POINTWISE_MUL, ds, scale, scores (g, F));
   kv_grad (g, ds, q, DK, w->dkv_stride);
-  desc k = reshape (g, kt, tensor (g, g->next++, F, tokens (g->b, g->hk, g->sk, g->d, o->kv_stride))), dq = q_tensor (g, DQ, w->dq_stride);
+  desc k = reshape (g, kt, tensor (g, g->next++, F, tokens (g->b, g->hk, g->sk, g->d, o->kv_stride))),
+      dq = q_tensor (g, DQ, w->dq_stride);
   if (whole_ds) matmul (g, ds, k, dq);
   else unary (g, CUDNN_POINTWISE_IDENTITY, matmul (g, ds, k, tensor (g, DQ_SUM, F, dense (g->b, g->h, g->sq, g->d))), dq);
 }
@@ -297,7 +326,8 @@ static void choose (struct build *g, desc graph, struct plan *p)
     put (g, heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode[m]);
     if (g->bad || lib.finalize (heur) != CUDNN_STATUS_SUCCESS) continue;
     for (int i = 0; i < 8; i++) config[i] = make (g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-    if (g->bad || lib.get (heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 8, &n, config) != CUDNN_STATUS_SUCCESS) continue;
+    if (g->bad || lib.get (heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 8, &n,
+        config) != CUDNN_STATUS_SUCCESS) continue;
     for (int i = 0; i < n && i < 8 && !p->plan; i++) plan_of (config[i], p);
   }
 }
@@ -324,8 +354,9 @@ static struct plan *plan_make (const struct shape *key, const struct op_attn_bwd
   *p = (struct plan) { .key = *key, .next = plans };
   if (key->backward && !key->whole_ds) p->dq_bytes = (key->b * key->h * key->sq * key->d * 4 + 255) / 256 * 256;
   try_graph (p, w);
-  H->say (SAY_DEBUG, "cuDNN %zu: %s of %lld x %lld/%lld x %lld x %lld %s, %.1f MiB of workspace", lib.version, key->backward ? "backward" : "forward", (long long) key->b,
-          (long long) key->h, (long long) key->hk, (long long) key->sq, (long long) key->d, p->plan ? "offered" : "not offered", p->bytes / 0x1p20);
+  H->say (SAY_DEBUG, "cuDNN %zu: %s of %lld x %lld/%lld x %lld x %lld %s, %.1f MiB of workspace", lib.version,
+          key->backward ? "backward" : "forward", (long long) key->b, (long long) key->h, (long long) key->hk,
+          (long long) key->sq, (long long) key->d, p->plan ? "offered" : "not offered", p->bytes / 0x1p20);
   return plans = p;
 }
 
@@ -346,7 +377,8 @@ static void bind (struct bind *v, int64_t id, const void *at)
 static bool execute (struct plan *p, struct bind *v, void *work, cudaStream_t s)
 {
   desc pack;
-  bool ok = lib.stream (lib.handle, s) == CUDNN_STATUS_SUCCESS && lib.make (CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack) == CUDNN_STATUS_SUCCESS;
+  bool ok = lib.stream (lib.handle, s) == CUDNN_STATUS_SUCCESS
+      && lib.make (CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack) == CUDNN_STATUS_SUCCESS;
   if (!ok) return false;
   ok = lib.set (pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, v->n, v->id) == CUDNN_STATUS_SUCCESS
        && lib.set (pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, v->n, v->at) == CUDNN_STATUS_SUCCESS
@@ -363,13 +395,15 @@ static bool aligned (const void *p, int64_t stride) { return (uintptr_t) p % 16 
 static bool offered (const struct op_attn *o)
 {
   return o->t == DT_BF16 && !o->doc && !o->merge && o->q0 == o->k0 && o->sq == o->sk && o->sq >= 64 && o->heads % o->kv_heads == 0
-         && o->head_dim % 8 == 0 && o->head_dim <= 256 && aligned (o->q, o->q_stride) && aligned (o->k, o->kv_stride) && aligned (o->v, o->kv_stride)
+         && o->head_dim % 8 == 0 && o->head_dim <= 256 && aligned (o->q, o->q_stride) && aligned (o->k, o->kv_stride)
+         && aligned (o->v, o->kv_stride)
          && aligned (o->o, o->o_stride) && (uintptr_t) o->lse % 16 == 0 && library ();
 }
 
 static struct shape shape_of (const struct op_attn *o)
 {
-  return (struct shape) { .b = o->batch, .h = o->heads, .hk = o->kv_heads, .sq = o->sq, .sk = o->sk, .d = o->head_dim, .q_stride = o->q_stride,
+  return (struct shape) { .b = o->batch, .h = o->heads, .hk = o->kv_heads, .sq = o->sq, .sk = o->sk, .d = o->head_dim,
+      .q_stride = o->q_stride,
     .kv_stride = o->kv_stride, .o_stride = o->o_stride, .window = o->window };
 }
 
@@ -377,7 +411,8 @@ static struct shape shape_of (const struct op_attn *o)
 struct values { float scale, masked, left, one; };
 static void bind_values (struct bind *v, struct values *x, const struct op_attn *o)
 {
-  *x = (struct values) { 1 / sqrtf ((float) o->head_dim), lib.version < 91000 ? -3.4028234664e38f : -INFINITY, (float) o->window, 1 };
+  *x = (struct values) { 1 / sqrtf ((float) o->head_dim), lib.version < 91000 ? -3.4028234664e38f : -INFINITY, (float) o->window,
+      1 };
   bind (v, SCALE, &x->scale);
   bind (v, MASKED, &x->masked);
   if (o->window) bind (v, LEFT, &x->left);
@@ -395,7 +430,8 @@ bool cudnn_attn (struct dev *d, struct queue *q, const struct op_attn *o)
   struct bind v = { .n = 0 };
   bind_values (&v, &x, o);
   bind (&v, Q, o->q), bind (&v, K, o->k), bind (&v, V, o->v), bind (&v, O, o->o), bind (&v, LSE, o->lse);
-  MUST (execute (p, &v, q->work, q->s), "cuDNN: attention of %lld x %lld x %lld tokens fails", (long long) o->batch, (long long) o->heads, (long long) o->sq);
+  MUST (execute (p, &v, q->work, q->s), "cuDNN: attention of %lld x %lld x %lld tokens fails", (long long) o->batch,
+      (long long) o->heads, (long long) o->sq);
   return true;
 }
 
@@ -403,7 +439,8 @@ bool cudnn_attn (struct dev *d, struct queue *q, const struct op_attn *o)
 static void backward_part (const struct plan *p, struct queue *q, const struct op_attn_bwd *w, int64_t b0, int64_t g0)
 {
   const struct op_attn *o = &w->f;
-  int64_t h0 = g0 * (o->heads / o->kv_heads), row = b0 * o->sq, col = b0 * o->sk, hd = o->head_dim, stat = (b0 * o->heads + h0) * o->sq;
+  int64_t h0 = g0 * (o->heads / o->kv_heads), row = b0 * o->sq, col = b0 * o->sk, hd = o->head_dim,
+      stat = (b0 * o->heads + h0) * o->sq;
   struct values x;
   struct bind v = { .n = 0 };
   bind_values (&v, &x, o);
@@ -422,12 +459,14 @@ static void backward_part (const struct plan *p, struct queue *q, const struct o
     if (lib.version < 90600) CU (cudaMemsetAsync (q->work, 0, (size_t) p->dq_bytes, q->s));
     bind (&v, DQ_SUM, q->work);
   }
-  MUST (execute ((struct plan *) p, &v, (char *) q->work + p->dq_bytes, q->s), "cuDNN: backward of attention of %lld x %lld x %lld tokens fails",
+  MUST (execute ((struct plan *) p, &v, (char *) q->work + p->dq_bytes, q->s),
+      "cuDNN: backward of attention of %lld x %lld x %lld tokens fails",
         (long long) o->batch, (long long) o->heads, (long long) o->sq);
 }
 
-/* The next smaller part whose extents divide the whole: sequences first, then KV heads (a part of several sequences has all heads, because lse and delta lie so).
-   False where it would not fill the chip: measured on 132 multiprocessors, parts of fewer than FULL blocks of 128 rows are no faster than our own kernels. */
+/* The next smaller part whose extents divide the whole: sequences first, then KV heads (a part of several sequences has all
+   heads, because lse and delta lie so). False where it would not fill the chip: measured on 132 multiprocessors, parts of fewer
+   than FULL blocks of 128 rows are no faster than our own kernels. */
 static bool smaller (struct shape *s, const struct op_attn *o)
 {
   enum { FULL = 1024 };
@@ -453,7 +492,8 @@ static struct plan *fitting (struct shape *key, const struct op_attn_bwd *w, int
 bool cudnn_attn_bwd (struct dev *d, struct queue *q, const struct op_attn_bwd *w)
 {
   const struct op_attn *o = &w->f;
-  if (w->accumulate || !offered (o) || !aligned (w->d_o, o->o_stride) || !aligned (w->dq, w->dq_stride) || !aligned (w->dk, w->dkv_stride)
+  if (w->accumulate || !offered (o) || !aligned (w->d_o, o->o_stride) || !aligned (w->dq, w->dq_stride)
+      || !aligned (w->dk, w->dkv_stride)
       || !aligned (w->dv, w->dkv_stride) || (uintptr_t) w->delta % 16) return false;
   struct shape key = shape_of (o);
   key.dq_stride = w->dq_stride, key.dkv_stride = w->dkv_stride, key.backward = 1, key.whole_ds = d->conf.deterministic;

@@ -1,7 +1,9 @@
-/* hopper: the chip's own instructions that the attention kernels use (sm_90a): barriers in shared memory, the tensor copy engine, matrix products of warpgroups.
+/* hopper: the chip's own instructions that the attention kernels use (sm_90a): barriers in shared memory, the tensor copy
+   engine, matrix products of warpgroups.
 
-   A tile of R rows and D columns of bf16 lies in shared memory as D / 64 slabs of [R][64], each row 128 bytes, 16-byte chunks exclusive-ored with the row modulo 8:
-   what the copy engine writes with 128-byte swizzling and what the tensor cores read. Slabs start at multiples of 1024 bytes. */
+   A tile of R rows and D columns of bf16 lies in shared memory as D / 64 slabs of [R][64], each row 128 bytes, 16-byte chunks
+   exclusive-ored with the row modulo 8: what the copy engine writes with 128-byte swizzling and what the tensor cores read.
+   Slabs start at multiples of 1024 bytes. */
 #ifndef HOPPER_CUH
 #define HOPPER_CUH
 #include <stdint.h>
@@ -14,20 +16,28 @@ struct alignas (64) tensor_map { uint64_t opaque[16]; };
 FN uint32_t shared_of (const void *p) { return (uint32_t) __cvta_generic_to_shared (p); }
 
 /* ---- barriers: a phase ends when COUNT arrivals and the bytes expected are there ---- */
-FN void bar_init (uint32_t bar, int count) { asm volatile ("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r" (bar), "r" (count) : "memory"); }
+FN void bar_init (uint32_t bar, int count)
+{
+  asm volatile ("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r" (bar), "r" (count) : "memory");
+}
 FN void bar_init_done () { asm volatile ("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 FN void bar_arrive (uint32_t bar) { asm volatile ("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r" (bar) : "memory"); }
-FN void bar_expect (uint32_t bar, int bytes) { asm volatile ("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r" (bar), "r" (bytes) : "memory"); }
+FN void bar_expect (uint32_t bar, int bytes)
+{
+  asm volatile ("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r" (bar), "r" (bytes) : "memory");
+}
 FN void bar_wait (uint32_t bar, int parity)
 {
-  asm volatile ("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra out;\nbra again;\nout:\n}"
+  asm volatile ("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                "@done bra out;\nbra again;\nout:\n}"
                 :: "r" (bar), "r" (parity) : "memory");
 }
 
 /* ---- the copy engine: boxes of a tensor map, or plain bytes ---- */
 FN void copy_box (uint32_t dst, const tensor_map *map, uint32_t bar, int x, int head, int token, int batch)
 {
-  asm volatile ("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
+  asm volatile ("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                "[%0], [%1, {%3, %4, %5, %6}], [%2];"
                 :: "r" (dst), "l" (map), "r" (bar), "r" (x), "r" (head), "r" (token), "r" (batch) : "memory");
 }
 FN void copy_bytes (uint32_t dst, const void *src, int bytes, uint32_t bar)
@@ -51,8 +61,12 @@ template <int N> FN void keep (float (&c)[N])
   for (int i = 0; i < N; i++) asm volatile ("" : "+f" (c[i]) :: "memory");
 }
 
-/* Where an operand lies: groups of 8 rows 1024 bytes apart, SLAB bytes between slabs of 64 columns (read where a product takes columns of more than one). */
-FN uint64_t operand (uint32_t at, uint32_t slab) { return (uint64_t) (at >> 4) | (uint64_t) (slab >> 4) << 16 | (uint64_t) (1024 >> 4) << 32 | (uint64_t) 1 << 62; }
+/* Where an operand lies: groups of 8 rows 1024 bytes apart, SLAB bytes between slabs of 64 columns (read where a product takes
+   columns of more than one). */
+FN uint64_t operand (uint32_t at, uint32_t slab)
+{
+  return (uint64_t) (at >> 4) | (uint64_t) (slab >> 4) << 16 | (uint64_t) (1024 >> 4) << 32 | (uint64_t) 1 << 62;
+}
 
 #define ACC4(c, i) "+f" (c[i]), "+f" (c[i + 1]), "+f" (c[i + 2]), "+f" (c[i + 3])
 #define ACC16(c, i) ACC4 (c, i), ACC4 (c, i + 4), ACC4 (c, i + 8), ACC4 (c, i + 12)
@@ -67,23 +81,27 @@ FN uint64_t operand (uint32_t at, uint32_t slab) { return (uint64_t) (at >> 4) |
 /* c [64, 64 or 128] = (add ? c : 0) + a b^T: a [64, 16] and b [64 or 128, 16] both in shared memory, rows along their slabs. */
 FN void mma_n64 (float *c, uint64_t a, uint64_t b, int add)
 {
-  asm volatile ("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES32 "}, %32, %33, p, 1, 1, 0, 0;\n}"
+  asm volatile ("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                NAMES32 "}, %32, %33, p, 1, 1, 0, 0;\n}"
                 : ACC32 (c, 0) : "l" (a), "l" (b), "r" (add));
 }
 FN void mma_n128 (float *c, uint64_t a, uint64_t b, int add)
 {
-  asm volatile ("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES64 "}, %64, %65, p, 1, 1, 0, 0;\n}"
+  asm volatile ("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                NAMES64 "}, %64, %65, p, 1, 1, 0, 0;\n}"
                 : ACC32 (c, 0), ACC32 (c, 32) : "l" (a), "l" (b), "r" (add));
 }
 /* c [64, 64 or 128] += a b: a [64, 16] in registers, b [16, 64 or 128] in shared memory, 16 rows of its slabs. */
 FN void mma_reg_n64 (float *c, const uint32_t *a, uint64_t b)
 {
-  asm volatile ("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES32 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"
+  asm volatile ("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                NAMES32 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"
                 : ACC32 (c, 0) : "r" (a[0]), "r" (a[1]), "r" (a[2]), "r" (a[3]), "l" (b));
 }
 FN void mma_reg_n128 (float *c, const uint32_t *a, uint64_t b)
 {
-  asm volatile ("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES64 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}"
+  asm volatile ("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                NAMES64 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}"
                 : ACC32 (c, 0), ACC32 (c, 32) : "r" (a[0]), "r" (a[1]), "r" (a[2]), "r" (a[3]), "l" (b));
 }
 
@@ -104,8 +122,10 @@ template <int D, int N> FN void mma_cols (float (&c)[D / 2], const uint32_t (&a)
   #pragma unroll
   for (int k = 0; k < N / 16; k++) {
     #pragma unroll
-    for (int i = 0; i < D / 128; i++) mma_reg_n128 (c + 64 * i, a + 4 * k, operand (b + (uint32_t) (2 * i) * b_slab + (uint32_t) k * 2048, b_slab));
-    if constexpr (D % 128) mma_reg_n64 (c + D / 128 * 64, a + 4 * k, operand (b + (uint32_t) (D / 128 * 2) * b_slab + (uint32_t) k * 2048, 1024));
+    for (int i = 0; i < D / 128; i++) mma_reg_n128 (c + 64 * i, a + 4 * k,
+        operand (b + (uint32_t) (2 * i) * b_slab + (uint32_t) k * 2048, b_slab));
+    if constexpr (D % 128) mma_reg_n64 (c + D / 128 * 64, a + 4 * k,
+        operand (b + (uint32_t) (D / 128 * 2) * b_slab + (uint32_t) k * 2048, 1024));
   }
 }
 

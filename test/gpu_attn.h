@@ -1,5 +1,6 @@
-/* gpu_attn: attention on a device with tensors of the test's own, for t_gpu_attn and b_gpu_attn. q, k and v (and their gradients) are slices of one buffer
-   [batch * seq, (heads + 2 kv_heads) * head_dim + gap], as the model has them; with sq != sk they are buffers of their own. */
+/* gpu_attn: attention on a device with tensors of the test's own, for t_gpu_attn and b_gpu_attn. q, k and v (and their
+   gradients) are slices of one buffer [batch * seq, (heads + 2 kv_heads) * head_dim + gap], as the model has them; with sq != sk
+   they are buffers of their own. */
 #ifndef GPU_ATTN_H
 #define GPU_ATTN_H
 #include <math.h>
@@ -12,7 +13,8 @@ static struct err rig_err;
 
 static inline bool rig_open (struct rig *r, const char *name, int threads, int64_t work_bytes)
 {
-  if (dev_open (&r->d, name, &(struct dev_conf) { .local_size = 1, .threads = threads, .deterministic = true }, &rig_err)) return false;
+  if (dev_open (&r->d, name, &(struct dev_conf) { .local_size = 1, .threads = threads, .deterministic = true },
+      &rig_err)) return false;
   r->work_bytes = work_bytes;
   r->work = work_bytes ? dev_reserve (&r->d, MEM_WORK, SPACE_DEVICE, work_bytes, &rig_err) : NULL;
   r->q = r->d.ops->queue_open (&r->d, QUEUE_COMPUTE, "compute", r->work, work_bytes);

@@ -1,8 +1,9 @@
 /* Attention of the cuda device against the cpu device: cuDNN where it offers the shape, and our own kernels. np: 1
 
-   Documents that all start at 0 change nothing but are not offered by cuDNN: with them the device runs our kernels, without them cuDNN's where it has the shape.
-   fp32: 1e-5 (relative L2). bf16: RMS error at most 1.5 times that of rounding the exact result (references are fp32 from the same bf16 inputs), but for cuDNN's dk
-   and dv of grouped heads: it rounds those of each query head to bf16 before it adds them. */
+   Documents that all start at 0 change nothing but are not offered by cuDNN: with them the device runs our kernels, without them
+   cuDNN's where it has the shape. fp32: 1e-5 (relative L2). bf16: RMS error at most 1.5 times that of rounding the exact result
+   (references are fp32 from the same bf16 inputs), but for cuDNN's dk and dv of grouped heads: it rounds those of each query
+   head to bf16 before it adds them. */
 #include "config.h"
 #include <mpi.h>
 #include "mesh.h"
@@ -28,7 +29,8 @@ static int64_t stat_count (const struct shape *s) { return s->b * s->h * s->sq; 
 static struct set set_new (struct rig *r, const struct shape *s, enum dtype t, const struct input *in)
 {
   int64_t nq = q_count (s), nk = kv_count (s), ns = stat_count (s);
-  struct set x = { r, *s, t, vec_new (r, nq, t), vec_new (r, nk, t), vec_new (r, nk, t), vec_new (r, nq, t), vec_new (r, ns, DT_F32), vec_new (r, s->b * s->sq, DT_I32),
+  struct set x = { r, *s, t, vec_new (r, nq, t), vec_new (r, nk, t), vec_new (r, nk, t), vec_new (r, nq, t),
+      vec_new (r, ns, DT_F32), vec_new (r, s->b * s->sq, DT_I32),
                    vec_new (r, nq, t), vec_new (r, ns, DT_F32), vec_new (r, nq, t), vec_new (r, nk, t), vec_new (r, nk, t) };
   vec_put (&x.q, in->q), vec_put (&x.k, in->k), vec_put (&x.v, in->v), vec_put (&x.d_o, in->d_o);
   dev_put (&r->d, r->q, x.doc.p, in->doc, s->b * s->sq * 4);
@@ -50,8 +52,10 @@ static void poison (struct vec *v)
 static struct op_attn attn_of (const struct set *x, bool doc)
 {
   const struct shape *s = &x->s;
-  return (struct op_attn) { .batch = s->b, .sq = s->sq, .sk = s->sk, .heads = s->h, .kv_heads = s->hk, .head_dim = s->d, .q_stride = q_stride (s), .kv_stride = kv_stride (s),
-    .o_stride = q_stride (s), .q0 = s->q0, .k0 = s->k0, .window = s->window, .q = x->q.p, .k = x->k.p, .v = x->v.p, .o = x->o.p, .lse = x->lse.p,
+  return (struct op_attn) { .batch = s->b, .sq = s->sq, .sk = s->sk, .heads = s->h, .kv_heads = s->hk, .head_dim = s->d,
+      .q_stride = q_stride (s), .kv_stride = kv_stride (s),
+    .o_stride = q_stride (s), .q0 = s->q0, .k0 = s->k0, .window = s->window, .q = x->q.p, .k = x->k.p, .v = x->v.p, .o = x->o.p,
+        .lse = x->lse.p,
     .doc = doc ? x->doc.p : NULL, .t = x->t };
 }
 static void forward (struct set *x, bool doc)
@@ -61,7 +65,8 @@ static void forward (struct set *x, bool doc)
 }
 static void backward (struct set *x, bool doc, bool accumulate)
 {
-  struct op_attn_bwd w = { .f = attn_of (x, doc), .d_o = x->d_o.p, .dq = x->dq.p, .dk = x->dk.p, .dv = x->dv.p, .dq_stride = q_stride (&x->s), .dkv_stride = kv_stride (&x->s),
+  struct op_attn_bwd w = { .f = attn_of (x, doc), .d_o = x->d_o.p, .dq = x->dq.p, .dk = x->dk.p, .dv = x->dv.p,
+      .dq_stride = q_stride (&x->s), .dkv_stride = kv_stride (&x->s),
                            .delta = x->delta.p, .accumulate = accumulate };
   if (!accumulate) poison (&x->dq), poison (&x->dk), poison (&x->dv);
   dev_issue (&x->r->d, x->r->q, &(struct op) { .kind = OP_ATTN_BWD, .attn_bwd = w });
@@ -91,7 +96,8 @@ static bool good (const char *name, struct vec *got, const float *want, int64_t 
   double ratio = sqrt (e.err / (e.ideal + 1e-30)), rel = sqrt (e.err / (e.norm + 1e-30));
   bool ok = e.gaps && e.finite && (got->t == DT_BF16 ? ratio <= slack : rel <= 1e-5);
   if (got->t == DT_BF16 && ratio > worst) worst = ratio;
-  if (!ok) printf ("# %s: relative error %.3g, %.2f of the ideal, gaps %s, %s\n", name, rel, ratio, e.gaps ? "kept" : "WRITTEN", e.finite ? "finite" : "NOT FINITE");
+  if (!ok) printf ("# %s: relative error %.3g, %.2f of the ideal, gaps %s, %s\n", name, rel, ratio, e.gaps ? "kept" : "WRITTEN",
+      e.finite ? "finite" : "NOT FINITE");
   return ok;
 }
 static bool good_lse (struct vec *got, const float *want)
@@ -117,7 +123,8 @@ static bool same_bits (struct vec *a, const void *b, void *room)
 
 static struct input inputs (const struct shape *s)
 {
-  struct input in = { numbers (q_count (s), 1), numbers (kv_count (s), 1), numbers (kv_count (s), 1), numbers (q_count (s), 1), NULL, NULL, calloc ((size_t) (s->b * s->sq), 4) };
+  struct input in = { numbers (q_count (s), 1), numbers (kv_count (s), 1), numbers (kv_count (s), 1), numbers (q_count (s), 1),
+      NULL, NULL, calloc ((size_t) (s->b * s->sq), 4) };
   for (int64_t i = 0; s->docs && i < s->b * s->sq; i++) {   /* documents of uneven length, cut at other places in each sequence */
     int64_t len = 37 + 61 * s->docs + 13 * (i / s->sq), pos = s->q0 + i % s->sq;
     in.doc[i] = (int32_t) (pos / len * len);
@@ -130,7 +137,8 @@ struct answer { float *o, *lse, *dq, *dk, *dv; };
 static struct answer answers (struct rig *cpu, const struct shape *s, enum dtype t, const struct input *in)
 {
   struct set x = set_new (cpu, s, DT_F32, in);
-  struct answer a = { malloc ((size_t) q_count (s) * 4), malloc ((size_t) stat_count (s) * 4), malloc ((size_t) q_count (s) * 4), malloc ((size_t) kv_count (s) * 4),
+  struct answer a = { malloc ((size_t) q_count (s) * 4), malloc ((size_t) stat_count (s) * 4), malloc ((size_t) q_count (s) * 4),
+      malloc ((size_t) kv_count (s) * 4),
                       malloc ((size_t) kv_count (s) * 4) };
   forward (&x, true);
   vec_get (&x.o, a.o), vec_get (&x.lse, a.lse);
@@ -153,7 +161,8 @@ static void check_backward (struct set *x, const struct answer *a, bool doc, dou
   struct vec *g[3] = { &x->dq, &x->dk, &x->dv };
   void *first[3], *room = malloc ((size_t) MAX (q_count (&x->s), kv_count (&x->s)) * 4);
   backward (x, doc, false);
-  bool ok = good ("dq", &x->dq, a->dq, qw, 1.5) & good ("dk", &x->dk, a->dk, kw, kv_slack) & good ("dv", &x->dv, a->dv, kw, kv_slack), again = true;
+  bool ok = good ("dq", &x->dq, a->dq, qw, 1.5) & good ("dk", &x->dk, a->dk, kw, kv_slack) & good ("dv", &x->dv, a->dv, kw,
+      kv_slack), again = true;
   tap_ok (ok, "backward, %s: %s", who, what);
   for (int i = 0; i < 3; i++) vec_raw (g[i], first[i] = malloc ((size_t) (g[i]->n * dtype_size (g[i]->t))));
   for (int n = 0; n < 3; n++) {
@@ -176,8 +185,10 @@ static bool bits_differ (struct vec *a, const void *b)
 static void check_shape (struct rig *cpu, struct rig *gpu, const struct shape *s)
 {
   char what[160];
-  snprintf (what, sizeof what, "%s, %lld x %lld/%lld heads of %lld, %lld queries at %lld, %lld keys at %lld%s%s", dtype_name (s->t), (long long) s->b, (long long) s->h,
-            (long long) s->hk, (long long) s->d, (long long) s->sq, (long long) s->q0, (long long) s->sk, (long long) s->k0, s->window ? ", window" : "", s->docs ? ", documents" : "");
+  snprintf (what, sizeof what, "%s, %lld x %lld/%lld heads of %lld, %lld queries at %lld, %lld keys at %lld%s%s",
+      dtype_name (s->t), (long long) s->b, (long long) s->h,
+            (long long) s->hk, (long long) s->d, (long long) s->sq, (long long) s->q0, (long long) s->sk, (long long) s->k0,
+                s->window ? ", window" : "", s->docs ? ", documents" : "");
   struct input in = inputs (s);
   struct answer a = answers (cpu, s, s->t, &in);
   struct set x = set_new (gpu, s, s->t, &in);
@@ -199,7 +210,8 @@ static void check_shape (struct rig *cpu, struct rig *gpu, const struct shape *s
     check_backward (&x, &a, false, slack, other ? "cuDNN if offered, deterministic" : who, what);
     gpu->d.conf.deterministic = false;
     backward (&x, false, false);
-    tap_ok (good ("dq", &x.dq, a.dq, w, 1.5) & good ("dk", &x.dk, a.dk, s->hk * s->d, slack) & good ("dv", &x.dv, a.dv, s->hk * s->d, slack), "backward, %s, any order: %s", who, what);
+    tap_ok (good ("dq", &x.dq, a.dq, w, 1.5) & good ("dk", &x.dk, a.dk, s->hk * s->d, slack) & good ("dv", &x.dv, a.dv,
+        s->hk * s->d, slack), "backward, %s, any order: %s", who, what);
     gpu->d.conf.deterministic = true;
   }
   if (s->t == DT_BF16) printf ("# worst error over the ideal: %.2f\n", worst);
@@ -222,7 +234,8 @@ static void check_merge (struct rig *cpu, struct rig *gpu, enum dtype t)
       struct op_attn p = o;
       int64_t k0 = part ? 70 : 0, at = b * s.sq * o.q_stride, kat = (b * s.sk + k0) * o.kv_stride;
       p.batch = 1, p.sk = part ? 80 : 70, p.k0 = k0, p.merge = part;
-      p.q = at_elem (o.q, at, t), p.o = at_elem (o.o, at, t), p.k = at_elem (o.k, kat, t), p.v = at_elem (o.v, kat, t), p.lse = o.lse + b * s.h * s.sq;
+      p.q = at_elem (o.q, at, t), p.o = at_elem (o.o, at, t), p.k = at_elem (o.k, kat, t), p.v = at_elem (o.v, kat, t),
+          p.lse = o.lse + b * s.h * s.sq;
       dev_issue (&gpu->d, gpu->q, &(struct op) { .kind = OP_ATTN, .attn = p });
     }
   }
@@ -233,17 +246,23 @@ static void check_merge (struct rig *cpu, struct rig *gpu, enum dtype t)
   float *twice[3] = { a.dq, a.dk, a.dv };
   int64_t n[3] = { q_count (&s), kv_count (&s), kv_count (&s) };
   for (int i = 0; i < 3; i++) for (int64_t j = 0; j < n[i]; j++) twice[i][j] *= 2;
-  tap_ok (good ("dq", &x.dq, a.dq, s.h * s.d, 2.2) & good ("dk", &x.dk, a.dk, s.hk * s.d, 2.2) & good ("dv", &x.dv, a.dv, s.hk * s.d, 2.2),
+  tap_ok (good ("dq", &x.dq, a.dq, s.h * s.d, 2.2) & good ("dk", &x.dk, a.dk, s.hk * s.d, 2.2) & good ("dv", &x.dv, a.dv,
+      s.hk * s.d, 2.2),
           "backward added to what is there, %s", dtype_name (t));
   set_free (&x);
 }
 
 static const struct shape shapes[] = {
-  { 2, 200, 200, 4, 2, 64, .t = DT_F32 }, { 1, 77, 77, 3, 3, 80, .t = DT_F32, .window = 20 }, { 2, 90, 133, 4, 1, 128, 43, 0, .docs = 1, .t = DT_F32 },
-  { 2, 256, 256, 4, 4, 128, .t = DT_BF16 }, { 2, 384, 384, 4, 2, 64, .t = DT_BF16 }, { 1, 1000, 1000, 4, 1, 128, .t = DT_BF16 }, { 3, 65, 65, 2, 2, 128, .t = DT_BF16 },
-  { 2, 300, 300, 4, 2, 80, .t = DT_BF16 }, { 2, 300, 300, 4, 2, 96, .t = DT_BF16 }, { 1, 333, 333, 4, 2, 192, .t = DT_BF16 }, { 1, 257, 257, 4, 4, 256, .t = DT_BF16 },
-  { 2, 500, 500, 4, 2, 128, .window = 100, .t = DT_BF16 }, { 2, 700, 700, 4, 2, 64, .docs = 1, .t = DT_BF16 }, { 2, 700, 700, 4, 2, 128, .docs = 2, .window = 90, .t = DT_BF16 },
-  { 1, 150, 260, 4, 2, 128, 100, 37, .t = DT_BF16 }, { 2, 130, 100, 4, 2, 64, 40, 90, .t = DT_BF16 }, { 1, 1, 300, 4, 2, 128, 299, 0, .t = DT_BF16 },
+  { 2, 200, 200, 4, 2, 64, .t = DT_F32 }, { 1, 77, 77, 3, 3, 80, .t = DT_F32, .window = 20 },
+      { 2, 90, 133, 4, 1, 128, 43, 0, .docs = 1, .t = DT_F32 },
+  { 2, 256, 256, 4, 4, 128, .t = DT_BF16 }, { 2, 384, 384, 4, 2, 64, .t = DT_BF16 }, { 1, 1000, 1000, 4, 1, 128, .t = DT_BF16 },
+      { 3, 65, 65, 2, 2, 128, .t = DT_BF16 },
+  { 2, 300, 300, 4, 2, 80, .t = DT_BF16 }, { 2, 300, 300, 4, 2, 96, .t = DT_BF16 }, { 1, 333, 333, 4, 2, 192, .t = DT_BF16 },
+      { 1, 257, 257, 4, 4, 256, .t = DT_BF16 },
+  { 2, 500, 500, 4, 2, 128, .window = 100, .t = DT_BF16 }, { 2, 700, 700, 4, 2, 64, .docs = 1, .t = DT_BF16 },
+      { 2, 700, 700, 4, 2, 128, .docs = 2, .window = 90, .t = DT_BF16 },
+  { 1, 150, 260, 4, 2, 128, 100, 37, .t = DT_BF16 }, { 2, 130, 100, 4, 2, 64, 40, 90, .t = DT_BF16 },
+      { 1, 1, 300, 4, 2, 128, 299, 0, .t = DT_BF16 },
   { 1, 3, 3, 2, 1, 64, .t = DT_BF16 }, { 1, 2048, 2048, 2, 2, 128, .t = DT_BF16 }, { 2, 100, 100, 2, 2, 36, .t = DT_BF16 },
 };
 
