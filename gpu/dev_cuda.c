@@ -24,7 +24,7 @@ static int pick_gpu (const struct dev_conf *c, int *gpu, struct err *e)
 
 static int cuda_open (struct dev *d, const struct dev_conf *c, struct err *e)
 {
-  int gpu;
+  int gpu = 0;
   if (pick_gpu (c, &gpu, e)) return -1;
   if (c->shared_gpu) {   /* NCCL refuses two ranks on one device of one host; for tests each rank pretends to be a host */
     char id[32];
@@ -282,7 +282,7 @@ static void issue (struct dev *d, struct queue *q, const struct op *o)
   action[o->kind] (d, q, o);
 }
 
-static const struct dev_limits limits = { .align = 256, .queue_work = 64 << 20, .comm_stage = 1 << 20, .attn_work = cuda_attn_work };
+static const struct dev_limits limits = { .align = 256, .queue_work = 160 << 20, .comm_stage = 1 << 20, .attn_work = cuda_attn_work };
 
 static const struct dev_ops ops = {
   .name = "cuda", .limits = &limits, .open = cuda_open, .close = cuda_close, .memory = memory, .reserve = cuda_reserve, .release = cuda_release,

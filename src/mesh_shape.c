@@ -196,7 +196,8 @@ int mesh_fill (const int64_t want[AXIS_N], int world, int dim[AXIS_N], struct er
   int rest = taker (want);
   if (product == far) return user_err (e, "mesh: %s is far more than the %d ranks", text, world);
   if (product > world || (rest < 0 && product != world))
-    return user_err (e, "mesh: %s = %" PRId64 ", but there are %d ranks", text, product, world);
+    return user_err (e, "mesh: %s = %" PRId64 ", but there are %d ranks%s", text, product, world,
+                     product > 1 && world == 1 ? ": start it with mpiexec -n N" : "");
   if (world % product)
     return user_err (e, "mesh: %s = %" PRId64 " does not divide the %d ranks, of which %s takes the rest", text, product, world,
                      axis_table[rest].name);

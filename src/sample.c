@@ -26,7 +26,10 @@ static int take_options (struct want *w, int *argc, char **argv, struct err *e)
   for (int i = 0; i < *argc; i++) {
     const char *a = argv[i], *v = i + 1 < *argc ? argv[i + 1] : NULL;
     static const char *const mine[] = { "--prompt", "--tokens", "--temperature", "--top_k", "--sample_seed" };
-    int k = 0;
+    int k = 0, near = -1;
+    for (int j = 0; j < LEN (mine); j++)   /* a prefix or one letter too many of one of ours, which the options of a run would not name */
+      if (strcmp (a, mine[j]) && (!strncmp (a, mine[j], strlen (a)) || !strncmp (a, mine[j], strlen (mine[j]))) && strlen (a) > 4) near = j;
+    if (near >= 0) return user_err (e, "%s: there is no such option; the nearest is %s", a, mine[near]);
     while (k < LEN (mine) && strcmp (a, mine[k])) k++;
     if (k == LEN (mine)) {
       argv[n++] = argv[i];

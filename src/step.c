@@ -600,16 +600,16 @@ void step_memory (const struct step *s, FILE *f)
 {
   int64_t total = 0;
   char t[24];
-  fprintf (f, "memory of a rank (first of the list below)\n");
+  fprintf (f, "memory of rank 0\n");
   for (int sp = 0; sp < SPACE_N; sp++)
     for (int p = 0; p < MEM_N; p++) {
       int64_t b = s->d->mem[sp].reserved[p];
       if (!b) continue;
       static const char *const where[] = { "", " (pinned)", " (host)" };
       bytes_text (b, t);
-      fprintf (f, "  %-12s %12s%s\n", purpose_name (p), t, where[sp]);
+      fprintf (f, "  %-14s %12s%s\n", purpose_name (p), t, where[sp]);
       total += b;
     }
   bytes_text (total, t);
-  fprintf (f, "  %-12s %12s\n", "total", t);
+  fprintf (f, "  %-14s %12s\n", "total", t);
 }

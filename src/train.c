@@ -343,6 +343,7 @@ int train_main (int argc, char **argv)
   struct sigaction a = { .sa_handler = on_signal };
   sigaction (SIGTERM, &a, NULL);
   sigaction (SIGUSR1, &a, NULL);
+  sigaction (SIGINT, &a, NULL);
   r->began = now ();
   r->lock = -1;
   the_run = r;
