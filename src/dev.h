@@ -73,6 +73,7 @@ struct dev_limits {
   int64_t align;                /* bytes: of slots and of parameters in a flat unit */
   int64_t queue_work;           /* bytes of workspace of a compute queue */
   int64_t comm_stage;           /* bytes of staging of a group, at least; more makes fewer rounds */
+  bool    wire_cast;            /* reductions can round to another type on the wire (op_coll t != it) */
   /* workspace of attention's backward beyond delta, bytes (part of queue_work) */
   int64_t (*attn_work) (const struct op_attn *f);
 };

@@ -77,6 +77,9 @@ static int check_shape (const struct step *s, struct err *e)
                      (long long) c->train.micro_batch, s->dp, (long long) (c->train.micro_batch * s->dp));
   if (s->split && c->recompute.mode == RECOMPUTE_FULL)
     return user_err (e, "recompute.mode full does not go with pipeline.schedule zbh1, whose backward by weight comes later: take selective or none");
+  if (s->dp > 1 && c->sharding.reduce_dtype != c->sharding.grad_dtype && !s->d->ops->limits->wire_cast)
+    return user_err (e, "sharding.reduce_dtype %s with sharding.grad_dtype %s: device %s sends gradients as they are stored, make both alike", dtype_name (c->sharding.reduce_dtype),
+                     dtype_name (c->sharding.grad_dtype), s->d->ops->name);
   if (c->sharding.cpu_offload != OFFLOAD_NONE) return user_err (e, "sharding.cpu_offload is not offered on this device yet: leave it at none");
   return 0;
 }
