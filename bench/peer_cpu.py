@@ -77,7 +77,7 @@ class Llama(nn.Module):
         x = self.embed(ids)
         for layer in self.layers:
             x = layer(x, cos, sin)
-        return F.cross_entropy(self.head(self.norm(x)).view(-1, self.head.out_features), target.view(-1))
+        return F.cross_entropy(self.head(self.norm(x)).view(-1, self.head.out_features).float(), target.view(-1))
 
 
 def model_file(path):
