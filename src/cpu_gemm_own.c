@@ -18,9 +18,13 @@ struct gemm_block {
   float *a, *b, *c;                 /* copies; c: where the block gathers, ldc apart */
   int64_t ldc;
   bool add;
+  bool alone;                       /* this thread does the block by itself */
+  struct room *room;
+  int64_t i0;                       /* first row of this thread's share: B is packed there */
 };
 
-static struct { float *a, *b, *c; } room;
+/* Each thread's own, so that threads which share a product meet only at its end. */
+static struct room { float *a, *b, *c; } rooms[CPU_THREADS_MAX];
 
 static float *map (int64_t floats)
 {
@@ -30,12 +34,20 @@ static float *map (int64_t floats)
   return p;
 }
 
-static void start (void)
+static struct room *start (int thread)
 {
-  if (room.a) return;
-  room.a = map ((BM + TILE_M) * (BK + VL));
-  room.b = map (BN * (KEPT + BK));
-  room.c = map ((BM + TILE_M) * (BN + TILE_N));
+  struct room *r = &rooms[thread];
+  if (r->a) return r;
+  r->a = map ((BM + TILE_M) * (BK + VL));
+  r->b = map (BN * (KEPT + BK));
+  r->c = map ((BM + TILE_M) * (BN + TILE_N));
+  return r;
+}
+
+static void each (const struct gemm_block *x, int64_t n, double ns, cpu_body *body)
+{
+  if (x->alone) body (x, 0, n);
+  else cpu_for (n, ns, body, x);
 }
 
 /* What is packed by rows of k comes from memory in long runs; what is turned or lies along k comes by panels. */
@@ -71,7 +83,7 @@ static void multiply_part (const struct gemm_block *x, int64_t part, int64_t pan
 {
   int64_t r = part * PART_M, c = panel * TILE_N, m = MIN ((int64_t) PART_M, x->m - r), n = MIN ((int64_t) TILE_N, x->n - c);
   int64_t mp = round_up (m, TILE_M), np = round_up (n, VL), kpad = round_up (x->k, VL);
-  bool ta = x->g->ta, edge = x->c != room.c && (m != mp || n != np);
+  bool ta = x->g->ta, edge = x->c != x->room->c && (m != mp || n != np);
   float buffer[PART_M * TILE_N] __attribute__ ((aligned (64))), *out = x->c + r * x->ldc + c;
   const float *a = x->a + r * (ta ? kpad : x->lda), *b = x->b + c * kpad;
   if (edge) out = buffer;
@@ -94,7 +106,7 @@ INLINE void finish_row (const struct gemm_block *x, int64_t r, enum dtype ct, en
   const void *bias = g->bias ? at_elem (g->bias, x->j, ab) : NULL;
   for (int64_t j = 0; j < x->n; j += VL) {
     vf s = v_ldn (x->c + r * x->ldc, j, x->n, DT_F32, 0);
-    if (g->beta != 0 && x->c == room.c) s += v_ldn (c, j, x->n, ct, 0);
+    if (g->beta != 0 && x->c == x->room->c) s += v_ldn (c, j, x->n, ct, 0);
     if (bias) s += v_ldn (bias, j, x->n, ab, 0);
     v_stn (c, j, x->n, ct, s);
   }
@@ -112,30 +124,49 @@ static void block (struct gemm_block *x)
   int64_t parts = ceil_div (x->m, PART_M), panels = ceil_div (x->n, TILE_N), steps = MAX (1, ceil_div (g->k, BK));
   int64_t step = MAX (VL, round_up (ceil_div (g->k, steps), VL));
   bool direct = g->ct == DT_F32;
-  x->c = direct ? at_elem (g->c, x->i * g->ldc + x->j, DT_F32) : room.c;
+  x->c = direct ? at_elem (g->c, x->i * g->ldc + x->j, DT_F32) : x->room->c;
   x->ldc = direct ? g->ldc : BN + TILE_N;
   for (x->p = 0; x->p < MAX (g->k, 1); x->p += step) {
     x->k = MIN (step, g->k - x->p);
     x->add = x->p > 0 || (direct && g->beta != 0);
-    x->b = room.b + (g->k <= KEPT ? BN * x->p : 0);
-    x->b_items = g->k <= KEPT && x->i > 0 ? 0 : g->tb ? panels : ceil_div (x->k, VL);
-    cpu_for (x->b_items + (g->ta ? ceil_div (x->k, VL) : parts), (double) (x->k * TILE_N) * 0.4, pack, x);
-    cpu_for (parts * panels, (double) (x->k * PART_M * TILE_N) * 0.012, multiply, x);
+    x->b = x->room->b + (g->k <= KEPT ? BN * x->p : 0);
+    x->b_items = g->k <= KEPT && x->i > x->i0 ? 0 : g->tb ? panels : ceil_div (x->k, VL);
+    each (x, x->b_items + (g->ta ? ceil_div (x->k, VL) : parts), (double) (x->k * TILE_N) * 0.4, pack);
+    each (x, parts * panels, (double) (x->k * PART_M * TILE_N) * 0.012, multiply);
   }
-  if (!direct || g->bias) cpu_for (x->m, (double) x->n * 0.5, finish, x);
+  if (!direct || g->bias) each (x, x->m, (double) x->n * 0.5, finish);
 }
 
+/* Rows [i0, i1) and columns [j0, j1) of C. The main thread polls between blocks, which are shorter than a slice. */
+static void share_of (const struct op_gemm *g, int thread, bool alone, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+{
+  struct gemm_block x = { .g = g, .lda = BK + VL, .alone = alone, .room = start (thread), .i0 = i0 };
+  x.a = x.room->a;
+  for (x.j = j0; x.j < j1; x.j += BN)
+    for (x.i = i0; x.i < i1; x.i += BM) {
+      x.m = MIN ((int64_t) BM, i1 - x.i);
+      x.n = MIN ((int64_t) BN, j1 - x.j);
+      block (&x);
+      if (alone && thread == 0) cpu_poll ();
+    }
+}
+
+/* Large products are cut in equal shares, one a thread, along the longer side: no thread waits for another within. */
 void gemm_own (const struct op_gemm *g)
 {
-  struct gemm_block x = { .g = g, .lda = BK + VL };
+  int n = cpu_threads;
+  bool cols = g->n >= g->m;
+  int64_t side = cols ? g->n : g->m, unit = cols ? TILE_N : PART_M, items = ceil_div (side, unit);
   cpu_claim ();
-  start ();
-  x.a = room.a;
-  for (x.j = 0; x.j < g->n; x.j += BN)
-    for (x.i = 0; x.i < g->m; x.i += BM) {
-      x.m = MIN ((int64_t) BM, g->m - x.i);
-      x.n = MIN ((int64_t) BN, g->n - x.j);
-      block (&x);
+  if (n == 1 || items < 8 * n) share_of (g, 0, false, 0, g->m, 0, g->n);
+  else {
+    #pragma omp parallel num_threads (n)
+    {
+      int t = omp_get_thread_num ();
+      int64_t lo = items * t / n * unit, hi = MIN (items * (t + 1) / n * unit, side);
+      if (cols) share_of (g, t, true, 0, g->m, lo, hi);
+      else share_of (g, t, true, lo, hi, 0, g->n);
     }
+  }
   cpu_yield ();
 }
