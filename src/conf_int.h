@@ -1,4 +1,4 @@
-/* conf_int: what the files conf*.c share, and nobody else sees.
+/* conf_int: what the files conf*.c share, and nobody else sees but machine.c, which reads its files by the same hand.
 
    A source (a YAML file, the command line) is read into a list of settings: keys and values as text, with the line that they
    came from. Settings find their row of the one table, foreign spellings are translated on the way, and rows write text into

@@ -1,0 +1,113 @@
+/* plan: what a run will cost, before it runs: the trainer's own set-up and step on the sim device (sim.h), once for each distinct role of the mesh, and the stages put
+   on one time-line. Pure: no MPI call, no GPU, no memory of the run's size; memory and bytes are those that the run will have, exactly; times are predicted.
+
+   Bytes are bytes (not scaled), times are seconds, shares are 0 .. 1. */
+#ifndef PLAN_H
+#define PLAN_H
+#include "conf.h"
+#include "machine.h"
+#include "mesh.h"
+#include "sched.h"
+
+/* A row of the communication ledger: one group and kind of collective of one rank. */
+struct plan_line {
+  enum group_kind group;
+  enum op_kind op;
+  int64_t calls, bytes;      /* a step; bytes that this rank sends (coll_bytes: what the run counts) */
+  double busy, exposed;      /* seconds that the link works; that computation waits for it (the rest of busy is hidden) */
+  bool tree;                 /* some of these went by a tree */
+};
+
+/* Where a kind of group lies. */
+struct plan_group {
+  int n;                     /* ranks; 1: the group does not exist */
+  int nodes, per_node;       /* nodes that it touches; most of its ranks on one */
+  int sharers;               /* groups of its kind that leave a node through its cards at once; 0: it stays inside */
+  bool cross;
+  const char *link;          /* machine_link's name; lent by the plan's machine */
+};
+
+/* A stretch of time on a stage. lane 0: an action of the schedule on the compute queue (act: enum act_kind). lane 1 + k: a collective of group kind k (op). */
+struct plan_span { int16_t lane, act, chunk; int32_t mb; enum op_kind op; double begin, end; };
+
+/* One pipeline stage: the rank of it that has the most memory, and the ledger of its first rank. */
+struct plan_stage {
+  int rank;                              /* world rank that stands for it */
+  int64_t first, last;                   /* blocks of its first chunk: 0 embedding, 1 .. layers, layers + 1 head; last excluded */
+  int64_t layers;                        /* of all its chunks */
+  int64_t params, padded;                /* elements of the tp slice of the stage; with padding: P */
+  int64_t owned;                         /* elements whose state this rank has: P / shards */
+  int64_t mem[SPACE_N][MEM_N];           /* arenas, to the byte */
+  int64_t device;                        /* sum of mem[SPACE_DEVICE] */
+  int lines; struct plan_line line[64];
+  struct plan_group group[GROUP_N];
+  double compute, exposed, bubble;       /* seconds of the step on the compute queue: busy; waiting for bytes on a link; waiting for another stage */
+  double flops;
+  int spans; struct plan_span *span;     /* owned; by begin. Lane 0 always, the others with plan_want.trace */
+};
+
+/* One option of a search, or of what would fit. */
+struct plan_choice {
+  struct conf c;
+  int gpus;
+  double tokens_s, step, mfu, exposed, bubble;
+  int64_t device;                        /* largest of all stages */
+  bool fits;
+  char text[256];                        /* "dp 8, FULL_SHARD, micro_batch 2, recompute selective" */
+};
+
+enum { PLAN_NOTES = 32, PLAN_RANKED = 24 };
+
+struct plan {
+  struct conf c;                         /* effective: what is left out filled in */
+  struct machine m;
+  struct mesh_shape shape;
+  int gpus, nodes, *node_of;             /* owned, [gpus] */
+  int64_t mbs;                           /* micro-batches a step */
+
+  int stages; struct plan_stage *stage;  /* owned, [shape.dim[AXIS_PP]] */
+  int worst;                             /* the stage with the most memory */
+  int64_t outside, capacity;             /* bytes beside the arenas; of a GPU */
+  bool fits;
+  int64_t over;                          /* bytes too many on the worst stage; negative: free */
+
+  double step;                           /* seconds a step */
+  double tokens_s, mfu;                  /* of all GPUs; arch_flops_token against the peak */
+  double compute, exposed, bubble;       /* shares of the step, mean over stages; what is left is host time */
+  double begin_drain;                    /* when the last backward of all stages has ended: the pipeline's span */
+
+  /* rules of thumb beside the exact figures */
+  int64_t params;                        /* of the model, all */
+  int64_t rule_state;                    /* 16 or 18 bytes a parameter (grad_dtype): all */
+  double rule_rank;                      /* the same / gpus that share it: tp x pp x dp_shard */
+  int64_t state;                         /* exact, worst stage: weights kept, gradients, master, moments */
+  double rule_bytes;                     /* 2 M (N - 1) / N over dp_shard as the article has it: M = bf16 weights of a stage's tp slice */
+  int64_t exact_bytes;                   /* what the shard and replica groups of the first stage send */
+
+  int notes; char *note[PLAN_NOTES];     /* owned: sentences: where a rule errs and why, warnings, what would help */
+
+  /* filled when it does not fit, or by a search */
+  int least_gpus;                        /* smallest number that fits; 0: not looked for */
+  int choices; struct plan_choice *choice;   /* owned; ranked by tokens_s, or the nearest that fit */
+  int64_t tried, refused, too_big;       /* candidates of a search: timed, impossible (with why in the notes), that do not fit */
+};
+
+struct plan_want {
+  bool trace;                            /* also spans of collectives */
+  bool quiet_fit;                        /* do not look for what would fit */
+};
+
+/* C on GPUS GPUs of M. C's axes may be left out (0) as for a run. 0, or -1 with the sentence. The caller frees P (plan_free), also after a failure. */
+int  plan_make (struct plan *p, const struct conf *c, const struct machine *m, int gpus, const struct plan_want *w, struct err *e);
+void plan_free (struct plan *p);
+
+/* The best of all ways to cut C's model over GPUS GPUs: what C's user gave (conf_given) stays, the rest is searched: axes and their order, micro-batch, schedule, strategy, reshard,
+   recomputation. P is the plan of the best, with choice[] ranked. The same answer every time. */
+int  plan_search (struct plan *p, const struct conf *c, const struct machine *m, int gpus, struct err *e);
+
+/* Text for the terminal (plan_text.c). */
+void plan_print (const struct plan *p, FILE *f);
+
+/* pretrain plan ... */
+int plan_main (int argc, char **argv);
+#endif
