@@ -30,10 +30,11 @@ struct ckpt_state {
   struct ckpt_cost *cost;        /* filled by ckpt_save; NULL: not wanted */
 };
 
-/* Collective over mesh->world. 0, or -1 with the sentence: then the file is gone and older checkpoints are as they were. Host memory: 8 MiB a rank and the index on rank 0. */
+/* Collective over mesh->world. 0, or -1 with the sentence: then the file is gone and older checkpoints are as they were. Host memory: 1 MiB a rank and the index on rank 0. */
 int ckpt_save (const struct ckpt_state *s, const char *run_dir, struct err *e);
 
-/* Collective. Fills step, tokens, updates (when it returns 0) and, by put, all that this rank holds (owned or copied). Checksums are verified before the first put. WEIGHTS_ONLY: the masters. */
+/* Collective. Fills step, tokens, updates (when it returns 0) and, by put, all that this rank holds (owned or copied). Each rank reads what it needs and its share of the
+   checksums; after -1 the state that put filled is worth nothing. WEIGHTS_ONLY: the masters. */
 int ckpt_load (struct ckpt_state *s, const char *path, bool weights_only, struct err *e);
 
 /* Collective over WORLD. The newest good checkpoint with step < BELOW (INT64_MAX: any); rank 0 looks, warns of those that it skips, and tells all. 1, 0 if none, -1. */
@@ -46,12 +47,32 @@ int ckpt_resume (struct ckpt_state *s, const char *run_dir, struct err *e);
 /* One rank. Remove all but the KEEP newest good ones (0: keep all) and what killed saves left behind; never the newest good one, never a file that is not ours. */
 void ckpt_prune (const char *run_dir, int64_t keep);
 
-/* One process. Format, index, sizes, every checksum, and each element exactly once. */
+/* One process. Format, index, sizes, every checksum, each element exactly once, and all values finite. */
 int ckpt_verify (const char *path, struct err *e);
 int verify_main (int argc, char **argv);   /* `pretrain verify CHECKPOINT...`: argv[0] is the command's name; returns the exit code */
 
-/* One process. What the file says about itself; config and mesh are xalloc'd. */
-struct ckpt_head { int64_t step, tokens; double updates; char *config, *mesh; int ranks; };
-int  ckpt_head_read (const char *path, struct ckpt_head *h, struct err *e);
+/* What the file says about itself; config, mesh and program are xalloc'd. */
+struct ckpt_head { int64_t step, tokens; double updates; char *config, *mesh, *program; int ranks; enum dtype moments; };
+int  ckpt_head_read (const char *path, struct ckpt_head *h, struct err *e);   /* local */
 void ckpt_head_free (struct ckpt_head *h);
+
+/* --- one checkpoint open for reading, for whoever wants its tensors. Local: no MPI; each rank of a parallel program may open it. --- */
+struct ckpt_file;
+struct ckpt_tensor { const char *name; int ndim; int64_t rows, cols; };   /* one dimension of n: [n, 1] */
+
+/* Opens PATH: format, version, index and sizes are checked, data are not read. NULL with the sentence. Borrows nothing. */
+struct ckpt_file *ckpt_open (const char *path, struct err *e);
+void ckpt_close (struct ckpt_file *f);                                    /* NULL is legal */
+const struct ckpt_head *ckpt_file_head (const struct ckpt_file *f);       /* borrowed */
+/* The tensors in the order of the model, borrowed; returns how many. */
+int64_t ckpt_tensors (const struct ckpt_file *f, const struct ckpt_tensor **list);
+int64_t ckpt_find (const struct ckpt_file *f, const char *name);          /* its place in the list, -1 */
+
+/* Elements [start, start + count), row-major, of a rectangle COLS wide with its corner at (row0, col0) of a tensor. The whole tensor: { 0, 0, cols, 0, rows * cols }. */
+struct strip { int64_t row0, col0, cols, start, count; };
+/* Those elements of kind K of TENSOR into dst[count], whatever mesh wrote them, as fp32. -1 with the sentence: an element is missing or there twice, or the disk fails. No
+   checksums: a dataset's is over all of it (ckpt_file_sum). */
+int ckpt_read (struct ckpt_file *f, enum ckpt_kind k, int64_t tensor, const struct strip *s, float *dst, struct err *e);
+/* Does dataset K of the RANK-th writer (of head->ranks) have its checksum? 0 or -1. */
+int ckpt_file_sum (struct ckpt_file *f, enum ckpt_kind k, int rank, struct err *e);
 #endif

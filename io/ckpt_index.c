@@ -1,16 +1,15 @@
 #include "ckpt_int.h"
 #include <string.h>
-#define XXH_INLINE_ALL   /* for this machine's vectors: half as fast again as the library */
-#include <xxhash.h>
 
 /* The three tables, field by field: what h5dump shows. */
-enum field_type { F_NAME, F_I32, F_I64, F_SHAPE, F_U64 };
+enum field_type { F_NAME, F_TYPE, F_I32, F_I64, F_SHAPE, F_U64 };
 struct field { const char *name; enum field_type type; size_t at; };
 #define FIELD(row, member, label, type) { label, type, offsetof (struct row, member) }
 
 static const struct field tensor_field[] = {
   FIELD (row_tensor, name, "name", F_NAME), FIELD (row_tensor, ndim, "ndim", F_I32), FIELD (row_tensor, shape, "shape", F_SHAPE),
   FIELD (row_tensor, stage, "stage", F_I32), FIELD (row_tensor, tp_axis, "tp_axis", F_I32),
+  FIELD (row_tensor, dtype, "dtype", F_TYPE), FIELD (row_tensor, moments, "moments_dtype", F_TYPE),
 };
 static const struct field slice_field[] = {
   FIELD (row_slice, tensor, "tensor", F_I32), FIELD (row_slice, rank, "rank", F_I32), FIELD (row_slice, offset, "offset", F_I64),
@@ -32,9 +31,9 @@ static const struct table { const char *name; const struct field *field; int fie
 
 static hid_t field_type (enum field_type t)
 {
-  if (t == F_NAME) {
+  if (t == F_NAME || t == F_TYPE) {
     hid_t s = H5Tcopy (H5T_C_S1);
-    H5Tset_size (s, CKPT_NAME);
+    H5Tset_size (s, t == F_NAME ? CKPT_NAME : sizeof ((struct row_tensor *) 0)->dtype);
     return s;
   }
   if (t == F_SHAPE) return H5Tarray_create2 (H5T_STD_I64LE, 1, (hsize_t[]) { 2 });
@@ -116,19 +115,20 @@ static int index_read (hid_t file, const char *path, struct index *x, struct err
   return 0;
 }
 
-static int dataset_check (hid_t file, const char *path, int kind, const struct row_rank *r, struct err *e)
+static int dataset_check (hid_t file, const char *path, int kind, enum dtype want, const struct row_rank *r, struct err *e)
 {
   hid_t d = h5_rank_dataset (file, kind, r->rank);
   if (d < 0) return world_err (e, "%s: /%s/rank%05d is missing (%s)", path, ckpt_group[kind], (int) r->rank, h5_why ());
-  hid_t space = H5Dget_space (d), type = H5Dget_type (d);
+  hid_t space = H5Dget_space (d), type = H5Dget_type (d), right = h5_type (want);
   int64_t n = H5Sget_simple_extent_npoints (space);
-  bool f32 = H5Tequal (type, H5T_IEEE_F32LE) > 0;
+  bool same = H5Tequal (type, right) > 0;
+  H5Tclose (right);
   H5Tclose (type);
   H5Sclose (space);
   H5Dclose (d);
-  if (n == r->count && f32) return 0;
-  return world_err (e, "%s: /%s/rank%05d has %lld elements%s and /index/ranks says %lld", path, ckpt_group[kind], (int) r->rank, (long long) n,
-                    f32 ? "" : " that are no fp32", (long long) r->count);
+  if (n == r->count && same) return 0;
+  return world_err (e, "%s: /%s/rank%05d has %lld elements%s%s and /index/ranks says %lld", path, ckpt_group[kind], (int) r->rank, (long long) n,
+                    same ? "" : " that are no ", same ? "" : dtype_name (want), (long long) r->count);
 }
 
 static int head_read (hid_t file, const char *path, struct ckpt_head *h, struct err *e)
@@ -147,6 +147,7 @@ static int head_read (hid_t file, const char *path, struct ckpt_head *h, struct 
     return world_err (e, "%s: an attribute of the root is missing (step, tokens, updates)", path);
   h->config = h5_get_text (file, "config");
   h->mesh = h5_get_text (file, "mesh");
+  h->program = h5_get_text (file, "program");
   return 0;
 }
 
@@ -156,30 +157,8 @@ int h5_head (hid_t file, const char *path, struct ckpt_head *h, struct index *x,
   *x = (struct index) { 0 };
   if (head_read (file, path, h, e) || index_read (file, path, x, e)) return -1;
   h->ranks = (int) x->ranks;
+  h->moments = x->tensors && !strncmp (x->tensor[0].moments, "bf16", 8) ? DT_BF16 : DT_F32;
   for (int k = 0; k < CKPT_KINDS; k++)
-    for (int64_t r = 0; r < x->ranks; r++) if (dataset_check (file, path, k, &x->rank[r], e)) return -1;
+    for (int64_t r = 0; r < x->ranks; r++) if (dataset_check (file, path, k, k == CKPT_MASTER ? DT_F32 : h->moments, &x->rank[r], e)) return -1;
   return 0;
-}
-
-int h5_sum (hid_t file, const char *path, const struct index *x, int kind, int64_t rank, void *buf, struct err *e)
-{
-  hid_t d = h5_rank_dataset (file, kind, rank);
-  int64_t n = x->rank[rank].count, most = CKPT_STAGE / 4;
-  XXH3_state_t *h = XXH3_createState ();
-  must (h, "out of host memory");
-  XXH3_64bits_reset (h);
-  int bad = d < 0;
-  for (int64_t at = 0; at < n && !bad; at += most) {
-    int64_t k = MIN (most, n - at);
-    bad = h5_move (false, d, H5T_IEEE_F32LE, H5P_DEFAULT, at, 1, k, k, buf, k, 0, k);
-    if (!bad) XXH3_64bits_update (h, buf, (size_t) k * 4);
-  }
-  uint64_t sum = XXH3_64bits_digest (h);
-  XXH3_freeState (h);
-  if (bad) world_err (e, "%s: /%s/rank%05lld cannot be read (%s)", path, ckpt_group[kind], (long long) rank, h5_why ());
-  if (d >= 0) H5Dclose (d);
-  if (bad) return -1;
-  if (sum == x->rank[rank].sum[kind]) return 0;
-  return world_err (e, "%s is damaged: /%s/rank%05lld has checksum %016llx, kept was %016llx", path, ckpt_group[kind], (long long) rank,
-                    (unsigned long long) sum, (unsigned long long) x->rank[rank].sum[kind]);
 }

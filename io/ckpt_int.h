@@ -5,8 +5,8 @@
 #include "ckpt.h"
 
 #define CKPT_FORMAT "tessera checkpoint"
-enum { CKPT_VERSION = 1, CKPT_NAME = 96 };
-#define CKPT_STAGE ((int64_t) 8 << 20)         /* bytes of the staging buffer: little, because the first touch of memory costs more than the copy */
+enum { CKPT_VERSION = 2, CKPT_NAME = 96 };
+#define CKPT_STAGE ((int64_t) 1 << 20)         /* bytes of a staging buffer: what a core keeps in its cache between copy, checksum and disk */
 extern const char *const ckpt_group[CKPT_KINDS];
 
 /* --- the index: rows as they lie in the file ---------------------------------------------------------------------------------------- */
@@ -16,6 +16,7 @@ struct row_tensor {              /* /index/tensors */
   int64_t shape[2];              /* 1-D: [n, 0] */
   int32_t stage;                 /* pipeline stage that wrote it */
   int32_t tp_axis;               /* dimension that tp cuts, -1 = none */
+  char dtype[8], moments[8];     /* types in the file: fp32; fp32 or bf16 */
 } __attribute__ ((packed));
 /* /index/slices: elements [offset, offset + count) of RANK's datasets are elements [start, start + count), row-major, of the rectangle of TENSOR that is COLS wide
    and has its corner at (row0, col0). A 1-D tensor counts as one column. */
@@ -40,12 +41,11 @@ int  index_check (const struct index *x, struct err *e);
 /* No element of any tensor lies in two slices. Takes the square of a tensor's slices. */
 int  index_overlap (const struct index *x, struct err *e);
 uint64_t index_hash (const struct index *x);
-/* Is the model of FILE that of MINE (same names and shapes)? map[i] = row in FILE of tensor i of MINE. Else what is missing, unexpected, of other shape. */
-int  index_match (const struct index *file, const struct index *mine, int32_t *map, struct err *e);
+/* Is the model of FILE that of MINE (same names and shapes)? map[i] = row in FILE of tensor i of MINE. Else what is missing, unexpected, of other shape.
+   UNTIE: a head that the file has not, because it is tied there, is the embedding. */
+int  index_match (const struct index *file, const struct index *mine, bool untie, int32_t *map, struct err *e);
 
 /* --- where pieces meet -------------------------------------------------------------------------------------------------------------- */
-/* Elements [start, start + count), row-major, of a rectangle COLS wide with its corner at (row0, col0) of a global matrix. */
-struct strip { int64_t row0, col0, cols, start, count; };
 static inline struct strip strip_of_slice (const struct row_slice *s) { return (struct strip) { s->row0, s->col0, s->cols, s->start, s->count }; }
 /* ROWS runs of WIDTH elements, from A's element a, a + a_stride, ... to B's element b, ... (counted from each strip's first). */
 struct run { int64_t a, b, width, rows, a_stride, b_stride; };
@@ -75,13 +75,36 @@ hid_t h5_dataset (hid_t group, const char *name, hid_t type, int64_t n);        
 int   h5_move (bool write, hid_t dset, hid_t type, hid_t dxpl, int64_t start, int64_t rows, int64_t width, int64_t stride,
                void *buf, int64_t mem_n, int64_t mem, int64_t mem_stride);
 hid_t h5_rank_dataset (hid_t file, int kind, int64_t rank);
+hid_t h5_type (enum dtype t);                              /* fp32 or bf16 as they lie in the file; to be closed */
+void h5_widen (float *p, int64_t n);                       /* n bf16 at the end of p[n] become fp32 */
 
 int h5_index_create (hid_t file, const struct index *x);   /* /index/...: creates and writes all three */
 int h5_index_ranks (hid_t file, const struct index *x);    /* writes /index/ranks and the hash again */
 /* Head and index of an open file: format, version, complete, tables checked, dataset sizes right. path is for the sentence. */
 int h5_head (hid_t file, const char *path, struct ckpt_head *h, struct index *x, struct err *e);
-/* Checksum of a whole dataset, read through BUF of CKPT_STAGE bytes, against its row. */
-int h5_sum (hid_t file, const char *path, const struct index *x, int kind, int64_t rank, void *buf, struct err *e);
+
+/* --- a file open for reading ---------------------------------------------------------------------------------------------------------- */
+struct ckpt_file {
+  char path[CKPT_PATH];
+  hid_t h5;                      /* serial driver, read-only: nothing here is collective inside HDF5; -1 = not open yet */
+  struct ckpt_head head;
+  struct index index;            /* sorted */
+  struct ckpt_tensor *list;      /* [index.tensors] */
+  hid_t *dset;                   /* [ranks] of kind `open`, opened when first needed; 0 = not */
+  int open;
+  uint64_t *mark;                /* a bit an element of a window: set once */
+  float *buf;                    /* CKPT_STAGE bytes */
+};
+/* Opened, its head read. 0 or -1; file_close in both cases (also of one that was never opened, h5 -1). */
+int  file_open (struct ckpt_file *f, const char *path, struct err *e);
+/* The same on the other ranks, after index and head.moments came from a rank that opened it. WAIT: seconds in which the name must be seen. */
+int  file_join (struct ckpt_file *f, const char *path, double wait, struct err *e);
+void file_close (struct ckpt_file *f);
+/* Elements [at, at + n) of a dataset as fp32. */
+int  file_get (struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, float *dst, struct err *e);
+/* All of a dataset in order through f->buf, its checksum compared at the end. SEE (NULL: none) is shown each stretch as fp32. */
+typedef int file_see (void *ctx, int64_t at, int64_t n, const float *p);
+int  file_stream (struct ckpt_file *f, int kind, int rank, file_see *see, void *ctx, struct err *e);
 
 /* --- ranks -------------------------------------------------------------------------------------------------------------------------- */
 /* All learn whether any failed: 0, or -1 on all with the lowest failing rank's sentence ("rank N: " before it if not all failed alike). */

@@ -24,7 +24,7 @@ static void add_tensor (struct index *x, const struct arch *a, int64_t block, en
 {
   int64_t rows = 0, cols = 0;
   param_shape (a, id, &rows, &cols);
-  struct row_tensor t = { .ndim = param_ndim (id), .shape = { rows, cols }, .tp_axis = tp_axis (id) };
+  struct row_tensor t = { .ndim = param_ndim (id), .shape = { rows, cols }, .tp_axis = tp_axis (id), .dtype = "fp32", .moments = "fp32" };
   if (t.ndim == 1) t.shape[0] = rows * cols, t.shape[1] = 0;
   char name[96];
   param_name (a, block, id, name);
@@ -63,7 +63,7 @@ static bool tensor_ok (const struct row_tensor *t)
 {
   int64_t n;
   return memchr (t->name, 0, CKPT_NAME) && t->name[0] && (t->ndim == 1 || t->ndim == 2) && t->shape[0] > 0
-         && (t->ndim == 1 || t->shape[1] > 0) && !__builtin_mul_overflow (grid_rows (t), grid_cols (t), &n);
+         && (t->ndim == 1 || t->shape[1] > 0) && !strncmp (t->dtype, "fp32", 8) && (!strncmp (t->moments, "fp32", 8) || !strncmp (t->moments, "bf16", 8)) && !__builtin_mul_overflow (grid_rows (t), grid_cols (t), &n);
 }
 
 static bool slice_ok (const struct index *x, const struct row_slice *s)
@@ -82,7 +82,7 @@ int index_check (const struct index *x, struct err *e)
   for (int64_t i = 0; i < x->ranks; i++)
     if (x->rank[i].rank != i || x->rank[i].count < 0) return world_err (e, "row %lld of /index/ranks is impossible", (long long) i);
   for (int64_t i = 0; i < x->tensors; i++)
-    if (!tensor_ok (&x->tensor[i])) return world_err (e, "row %lld of /index/tensors is impossible", (long long) i);
+    if (!tensor_ok (&x->tensor[i]) || memcmp (x->tensor[i].moments, x->tensor[0].moments, 8)) return world_err (e, "row %lld of /index/tensors is impossible", (long long) i);
   for (int64_t i = 0; i < x->slices; i++)
     if (!slice_ok (x, &x->slice[i])) return world_err (e, "row %lld of /index/slices is impossible", (long long) i);
 
@@ -177,17 +177,21 @@ static bool same_shape (const struct row_tensor *a, const struct row_tensor *b)
   return a->ndim == b->ndim && a->shape[0] == b->shape[0] && (a->ndim == 1 || a->shape[1] == b->shape[1]);
 }
 
-int index_match (const struct index *file, const struct index *mine, int32_t *map, struct err *e)
+static bool is_head (const struct row_tensor *t) { return !strcmp (t->name, param_table[P_HEAD].name); }
+
+int index_match (const struct index *file, const struct index *mine, bool untie, int32_t *map, struct err *e)
 {
   struct list missing = { .head = "not in the checkpoint" }, unexpected = { .head = "not in the model" }, other = { .head = "of another shape" };
   struct name *in_file = sorted_names (file), *in_mine = sorted_names (mine);
   for (int64_t i = 0; i < mine->tensors; i++) {
     const struct row_tensor *m = &mine->tensor[i];
     const struct name *f = bsearch (&(struct name) { m->name, 0 }, in_file, (size_t) file->tensors, sizeof *f, by_name);
+    bool tied = !f && is_head (m);
+    if (tied && untie) f = bsearch (&(struct name) { param_table[P_EMBED].name, 0 }, in_file, (size_t) file->tensors, sizeof *f, by_name);
     map[i] = f ? (int32_t) f->i : -1;
-    if (!f) list_add (&missing, m->name);
+    if (!f) list_add (&missing, tied ? "lm_head.weight (tied there; load.weights_only gives the head the embedding)" : m->name);
     else if (!same_shape (m, &file->tensor[f->i])) {
-      char a[64], b[64], text[CKPT_NAME + 140];
+      char a[64], b[64], text[CKPT_NAME + 160];
       shape_text (&file->tensor[f->i], a);
       shape_text (m, b);
       snprintf (text, sizeof text, "%s %s, the model has %s", m->name, a, b);

@@ -1,34 +1,38 @@
+/* Any mesh from any other. Each dataset of the file is dealt to one rank, which streams all of it for its checksum and takes from the stream what it holds; what a rank
+   needs of the others it reads by itself. On the mesh that wrote, that is one pass over the rank's own dataset. */
 #include "ckpt_int.h"
+#include <stdlib.h>
 #include <string.h>
 
-#define SEEN 10.0   /* seconds in which a file that rank 0 sees must be seen everywhere */
+#define SEEN 10.0                 /* seconds in which a file that rank 0 sees must be seen everywhere */
+#define WINDOW (CKPT_STAGE / 4)   /* elements */
+
+/* Elements [offset, offset + n) of RANK's datasets are elements [at, at + n) of my piece. */
+struct take { int rank, piece; int64_t offset, n, at; };
 
 struct loader {
   const struct ckpt_state *s;
-  const char *path;
   MPI_Comm world;
-  struct index index;            /* the file's */
+  struct ckpt_file f;
   struct index mine;             /* of this model: tensors only */
   int32_t *map;                  /* my tensor -> the file's */
-  int kinds;
-  hid_t file;                    /* serial driver, read-only: nothing here is collective inside HDF5 */
-  hid_t *dset;                   /* [ranks] of the kind in work, opened when first needed; 0 = not */
-  float *buf;                    /* a window of a piece */
-  uint8_t *mark;                 /* [window]: set once */
+  int kinds, kind;               /* to load; in work */
+  struct piece *piece;
+  int pieces;
+  bool *windowed;                /* [pieces] its rows lie scattered: put together window by window, not from takes */
+  struct take *take, *from;      /* by rank, offset; of the rank that is streamed */
+  int64_t takes, room, from_n;
+  float *buf;                    /* WINDOW */
 };
-#define WINDOW (CKPT_STAGE / 4)
 
 /* --- rank 0 reads what all must know --- */
 
-static int read_head (struct loader *l, struct ckpt_head *h, struct err *e)
+static int read_head (struct loader *l, const char *path, struct err *e)
 {
-  hid_t f = h5_open (l->path, false, 0, e);
-  if (f < 0) return -1;
-  int rc = h5_head (f, l->path, h, &l->index, e);
-  H5Fclose (f);
   struct err why = { 0 };
-  if (!rc && index_match (&l->index, &l->mine, l->map, &why)) rc = user_err (e, "cannot load %s: %s", l->path, why.msg);
-  return rc;
+  if (file_open (&l->f, path, e)) return -1;
+  if (index_match (&l->f.index, &l->mine, l->kinds == 1, l->map, &why)) return user_err (e, "cannot load %s: %s", path, why.msg);
+  return 0;
 }
 
 /* A table and its length from rank 0. */
@@ -42,147 +46,199 @@ static void share_rows (MPI_Comm c, void *rows, int64_t *n, size_t row)
   ckpt_bcast (c, *p, *n * (int64_t) row);
 }
 
-static int share_head (struct loader *l, struct ckpt_head *h, struct err *e)
+static int share_head (struct loader *l, const char *path, struct err *e)
 {
-  struct index *x = &l->index;
-  int bad = l->s->mesh->rank ? 0 : read_head (l, h, e);
+  struct index *x = &l->f.index;
+  struct ckpt_head *h = &l->f.head;
+  int rank = l->s->mesh->rank, bad = rank ? 0 : read_head (l, path, e);
   if (ckpt_agree (l->world, bad, e)) return -1;
   ckpt_bcast (l->world, &h->step, sizeof h->step);
   ckpt_bcast (l->world, &h->tokens, sizeof h->tokens);
   ckpt_bcast (l->world, &h->updates, sizeof h->updates);
+  ckpt_bcast (l->world, &h->moments, sizeof h->moments);
   share_rows (l->world, &x->tensor, &x->tensors, sizeof *x->tensor);
   share_rows (l->world, &x->slice, &x->slices, sizeof *x->slice);
   share_rows (l->world, &x->rank, &x->ranks, sizeof *x->rank);
   ckpt_bcast (l->world, l->map, l->mine.tensors * (int64_t) sizeof *l->map);
-  index_sort (x);
-  return 0;
+  bad = rank ? file_join (&l->f, path, SEEN, e) : 0;
+  return ckpt_agree (l->world, bad, e);
 }
 
-/* --- checksums: the datasets dealt out over the ranks --- */
+/* --- who reads what --- */
 
-static int verify_share (struct loader *l, struct err *e)
-{
-  const struct mesh *m = l->s->mesh;
-  for (int k = 0; k < l->kinds; k++)
-    for (int64_t r = 0; r < l->index.ranks; r++)
-      if ((k * l->index.ranks + r) % m->size == m->rank && h5_sum (l->file, l->path, &l->index, k, r, l->buf, e)) return -1;
-  return 0;
-}
-
-/* --- pieces --- */
-
-static bool mark_rows (uint8_t *mark, const struct run *u)
-{
-  uint8_t seen = 0;
-  for (int64_t r = 0; r < u->rows; r++) {
-    uint8_t *m = mark + u->a + r * u->a_stride;
-    for (int64_t i = 0; i < u->width; i++) seen |= m[i], m[i] = 1;
-  }
-  return !seen;
-}
-
-static hid_t dataset (struct loader *l, int kind, int rank)
-{
-  if (!l->dset[rank]) l->dset[rank] = h5_rank_dataset (l->file, kind, rank);
-  return l->dset[rank];
-}
-
-static void close_datasets (struct loader *l)
-{
-  for (int64_t r = 0; r < l->index.ranks; r++) {
-    if (l->dset[r] > 0) H5Dclose (l->dset[r]);
-    l->dset[r] = 0;
-  }
-}
-
-/* What slice T has of window W. Returns the elements set or -1. */
-static int64_t read_slice (struct loader *l, int kind, const struct strip *w, const struct row_slice *t, struct err *e)
-{
-  struct run run[RUNS_MAX];
-  struct strip from = strip_of_slice (t);
-  int n = strips_meet (w, &from, run);
-  int64_t sum = 0;
-  for (int i = 0; i < n; i++) {
-    const struct run *u = &run[i];
-    if (!mark_rows (l->mark, u)) return world_err (e, "%s holds elements of tensor %s twice", l->path, l->index.tensor[t->tensor].name);
-    hid_t d = dataset (l, kind, t->rank);
-    if (d < 0 || h5_move (false, d, H5T_IEEE_F32LE, H5P_DEFAULT, t->offset + u->b, u->rows, u->width, u->b_stride, l->buf, w->count, u->a, u->a_stride))
-      return world_err (e, "%s: /%s/rank%05d cannot be read (%s)", l->path, ckpt_group[kind], (int) t->rank, h5_why ());
-    sum += u->rows * u->width;
-  }
-  return sum;
-}
-
-static int read_window (struct loader *l, int kind, int32_t tensor, const struct strip *w, struct err *e)
-{
-  const struct index *x = &l->index;
-  int64_t set = 0;
-  memset (l->mark, 0, (size_t) w->count);
-  for (int64_t i = x->first[tensor]; i < x->first[tensor + 1]; i++) {
-    int64_t n = read_slice (l, kind, w, &x->slice[x->order[i]], e);
-    if (n < 0) return -1;
-    set += n;
-  }
-  if (set == w->count) return 0;
-  return world_err (e, "%s lacks %lld elements of tensor %s", l->path, (long long) (w->count - set), x->tensor[tensor].name);
-}
-
-static int read_piece (struct loader *l, int kind, const struct piece *p, struct err *e)
+static struct strip strip_of_piece (const struct piece *p)
 {
   const struct part *t = &p->slot->part;
   bool flat = param_ndim (p->slot->id) == 1;
-  int32_t tensor = l->map[index_find (&l->s->conf->arch, p->slot->block, p->slot->id)];
-  struct strip w = { flat ? t->row0 + t->col0 : t->row0, flat ? 0 : t->col0, flat ? 1 : t->cols, 0, 0 };
-  for (int64_t at = p->lo; at < p->hi; at += w.count) {
-    w.start = p->start + (at - p->lo);
-    w.count = MIN (WINDOW, p->hi - at);
-    if (read_window (l, kind, tensor, &w, e)) return -1;
-    l->s->put (l->s->ctx, kind, p->unit, at, w.count, l->buf);
+  return (struct strip) { flat ? t->row0 + t->col0 : t->row0, flat ? 0 : t->col0, flat ? 1 : t->cols, p->start, p->hi - p->lo };
+}
+
+static int32_t tensor_of (const struct loader *l, const struct piece *p) { return l->map[index_find (&l->s->conf->arch, p->slot->block, p->slot->id)]; }
+
+static void add_take (struct loader *l, const struct take *t)
+{
+  if (l->takes == l->room) {
+    l->room = l->room ? 2 * l->room : 64;
+    l->take = xrealloc (l->take, (size_t) l->room * sizeof *t, "ckpt");
+  }
+  l->take[l->takes++] = *t;
+}
+
+static int by_place (const void *a, const void *b)
+{
+  const struct take *p = a, *q = b;
+  return p->at < q->at ? -1 : p->at > q->at;
+}
+
+static int by_source (const void *a, const void *b)
+{
+  const struct take *p = a, *q = b;
+  if (p->rank != q->rank) return p->rank < q->rank ? -1 : 1;
+  return p->offset < q->offset ? -1 : p->offset > q->offset;
+}
+
+/* Takes of one piece: do they hold each element once? */
+static int check_takes (const struct loader *l, struct take *t, int64_t n, const struct piece *p, struct err *e)
+{
+  const char *name = l->f.index.tensor[tensor_of (l, p)].name;
+  int64_t at = 0;
+  if (n) qsort (t, (size_t) n, sizeof *t, by_place);
+  for (int64_t i = 0; i < n; at += t[i++].n) {
+    if (t[i].at < at) return world_err (e, "%s holds elements of tensor %s twice", l->f.path, name);
+    if (t[i].at > at) break;
+  }
+  return at == p->hi - p->lo ? 0 : world_err (e, "%s lacks elements of tensor %s", l->f.path, name);
+}
+
+static int plan_piece (struct loader *l, int i, struct err *e)
+{
+  const struct index *x = &l->f.index;
+  const struct piece *p = &l->piece[i];
+  struct strip w = strip_of_piece (p);
+  int32_t tensor = tensor_of (l, p);
+  int64_t before = l->takes;
+  struct run run[RUNS_MAX];
+  for (int64_t k = x->first[tensor]; k < x->first[tensor + 1]; k++) {
+    const struct row_slice *t = &x->slice[x->order[k]];
+    struct strip from = strip_of_slice (t);
+    int n = strips_meet (&w, &from, run);
+    for (int j = 0; j < n; j++) {
+      if (run[j].rows > 1) l->windowed[i] = true;
+      add_take (l, &(struct take) { t->rank, i, t->offset + run[j].b, run[j].width, run[j].a });
+    }
+  }
+  if (!l->windowed[i]) return check_takes (l, l->take + before, l->takes - before, p, e);
+  l->takes = before;
+  return 0;
+}
+
+static int plan (struct loader *l, struct err *e)
+{
+  l->pieces = units_pieces (l->s->units, &l->piece);
+  l->windowed = xalloc ((size_t) l->pieces + 1, "ckpt");
+  for (int i = 0; i < l->pieces; i++) if (plan_piece (l, i, e)) return -1;
+  if (l->takes) qsort (l->take, (size_t) l->takes, sizeof *l->take, by_source);
+  return 0;
+}
+
+/* Which rank verifies a dataset: where the file has as many writers as the world has ranks, the one at the same place. */
+static int dealt_to (const struct loader *l, int kind, int64_t rank)
+{
+  int64_t size = l->s->mesh->size, n = l->f.index.ranks;
+  return (int) (rank * size / n + (size > n ? kind % (size / n) : 0));
+}
+
+/* --- the elements --- */
+
+static void put (struct loader *l, const struct piece *p, int64_t at, int64_t n, const float *src)
+{
+  l->s->put (l->s->ctx, l->kind, p->unit, p->lo + at, n, src);
+}
+
+/* What takes have of the stretch [at, at + n) of the dataset that is streamed. */
+static int take_stretch (void *ctx, int64_t at, int64_t n, const float *p)
+{
+  struct loader *l = ctx;
+  for (; l->from_n; l->from++, l->from_n--) {
+    const struct take *t = l->from;
+    int64_t lo = MAX (t->offset, at), hi = MIN (t->offset + t->n, at + n);
+    if (lo < hi) put (l, &l->piece[t->piece], t->at + lo - t->offset, hi - lo, p + lo - at);
+    if (t->offset + t->n > at + n) break;
   }
   return 0;
 }
 
-static int read_pieces (struct loader *l, struct err *e)
+static int take_directly (struct loader *l, const struct take *t, struct err *e)
 {
-  struct piece *piece;
-  int rc = 0, n = units_pieces (l->s->units, &piece);
-  for (int k = 0; k < l->kinds && !rc; k++) {
-    for (int i = 0; i < n && !rc; i++) rc = read_piece (l, k, &piece[i], e);
-    close_datasets (l);
+  for (int64_t i = 0, n; i < t->n; i += n) {
+    n = MIN (WINDOW, t->n - i);
+    if (file_get (&l->f, l->kind, t->rank, t->offset + i, n, l->buf, e)) return -1;
+    put (l, &l->piece[t->piece], t->at + i, n, l->buf);
   }
-  xfree (piece);
-  return rc;
+  return 0;
 }
 
-static int load_steps (struct loader *l, struct ckpt_head *h, struct err *e)
+static int read_windows (struct loader *l, const struct piece *p, struct err *e)
 {
-  if (share_head (l, h, e)) return -1;
-  l->dset = xalloc ((size_t) l->index.ranks * sizeof *l->dset, "ckpt");
-  l->file = h5_open (l->path, false, SEEN, e);
-  if (ckpt_agree (l->world, l->file < 0, e) || ckpt_agree (l->world, verify_share (l, e), e)) return -1;
-  return ckpt_agree (l->world, read_pieces (l, e), e);
+  struct strip w = strip_of_piece (p);
+  int64_t all = w.count;
+  for (int64_t at = 0; at < all; at += w.count) {
+    w.start = p->start + at;
+    w.count = MIN (WINDOW, all - at);
+    if (ckpt_read (&l->f, l->kind, tensor_of (l, p), &w, l->buf, e)) return -1;
+    put (l, p, at, w.count, l->buf);
+  }
+  return 0;
+}
+
+static int read_kind (struct loader *l, struct err *e)
+{
+  int64_t t = 0;
+  for (int64_t r = 0; r < l->f.index.ranks; r++) {
+    int64_t n = 0;
+    while (t + n < l->takes && l->take[t + n].rank == r) n++;
+    l->from = l->take + t;
+    l->from_n = n;
+    if (dealt_to (l, l->kind, r) == l->s->mesh->rank) {
+      if (file_stream (&l->f, l->kind, (int) r, take_stretch, l, e)) return -1;
+    } else
+      for (int64_t i = 0; i < n; i++) if (take_directly (l, &l->take[t + i], e)) return -1;
+    t += n;
+  }
+  for (int i = 0; i < l->pieces; i++)
+    if (l->windowed[i] && read_windows (l, &l->piece[i], e)) return -1;
+  return 0;
+}
+
+static int read_all (struct loader *l, struct err *e)
+{
+  for (l->kind = 0; l->kind < l->kinds; l->kind++) if (read_kind (l, e)) return -1;
+  return 0;
+}
+
+static int load_steps (struct loader *l, const char *path, struct err *e)
+{
+  if (share_head (l, path, e) || ckpt_agree (l->world, plan (l, e), e)) return -1;
+  return ckpt_agree (l->world, read_all (l, e), e);
 }
 
 int ckpt_load (struct ckpt_state *s, const char *path, bool weights_only, struct err *e)
 {
-  struct loader l = { .s = s, .path = path, .world = s->mesh->world, .kinds = weights_only ? 1 : CKPT_KINDS, .file = -1 };
-  struct ckpt_head h = { 0 };
+  struct loader l = { .s = s, .world = s->mesh->world, .kinds = weights_only ? 1 : CKPT_KINDS, .f = { .h5 = -1 } };
   struct err local = { 0 };
   index_of_arch (&l.mine, &s->conf->arch);
   l.map = xalloc ((size_t) l.mine.tensors * sizeof *l.map, "ckpt");
   l.buf = xalloc ((size_t) CKPT_STAGE, "ckpt stage");
-  l.mark = xalloc ((size_t) WINDOW, "ckpt stage");
   h5_begin ();
-  int rc = load_steps (&l, &h, e ? e : &local);
-  if (!rc) s->step = h.step, s->tokens = h.tokens, s->updates = h.updates;
-  ckpt_head_free (&h);
-  if (l.file >= 0) H5Fclose (l.file);
+  int rc = load_steps (&l, path, e ? e : &local);
+  if (!rc) s->step = l.f.head.step, s->tokens = l.f.head.tokens, s->updates = l.f.head.updates;
+  file_close (&l.f);
   h5_end ();
-  xfree (l.dset);
   xfree (l.map);
   xfree (l.buf);
-  xfree (l.mark);
+  xfree (l.piece);
+  xfree (l.windowed);
+  xfree (l.take);
   index_free (&l.mine);
-  index_free (&l.index);
   return rc;
 }

@@ -125,7 +125,7 @@ static int attributes (hid_t f, const struct saver *v)
   int n = snprintf (mesh, sizeof mesh, "dp_replicate %d, dp_shard %d, pp %d, tp %d, order ", m->dim[AXIS_DP_REPLICATE], m->dim[AXIS_DP_SHARD],
                     m->dim[AXIS_PP], m->dim[AXIS_TP]);
   for (int i = 0; i < AXIS_N; i++) n += snprintf (mesh + n, sizeof mesh - n, "%s%s", i ? "-" : "", axis[m->order[i]]);
-  return h5_attr_text (f, "format", CKPT_FORMAT) || h5_attr (f, "version", H5T_STD_I64LE, -1, &version)
+  return h5_attr_text (f, "format", CKPT_FORMAT) || h5_attr_text (f, "program", "pretrain (Tessera) " PACKAGE_VERSION) || h5_attr (f, "version", H5T_STD_I64LE, -1, &version)
          || h5_attr (f, "step", H5T_STD_I64LE, -1, &v->s->step) || h5_attr (f, "tokens", H5T_STD_I64LE, -1, &v->s->tokens)
          || h5_attr (f, "updates", H5T_IEEE_F64LE, -1, &v->s->updates) || h5_attr_text (f, "mesh", mesh)
          || h5_attr_text (f, "config", v->s->config ? v->s->config : "") || h5_attr (f, "complete", H5T_STD_I32LE, -1, &complete);

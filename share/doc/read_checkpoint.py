@@ -11,7 +11,7 @@ import zipfile
 import h5py
 import numpy as np
 
-VERSION = 1
+VERSION = 2
 
 
 def open_checkpoint(path):
