@@ -126,7 +126,8 @@ static int key_find (const char *name)
   return -1;
 }
 
-static int apply (struct machine *m, const struct settings *s, struct err *e)
+/* The settings of one file onto M; GIVEN[key]: what some file gave. */
+static int apply (struct machine *m, const struct settings *s, bool *given, struct err *e)
 {
   int seen[LEN (keys)] = { 0 };
   for (int i = 0; i < s->n; i++) {
@@ -142,10 +143,16 @@ static int apply (struct machine *m, const struct settings *s, struct err *e)
     if (t->null || !set (m, &keys[k], t->value))
       return user_err (e, "%s line %d: %s expects %s, not `%.100s`", s->source, t->line, t->key, wanted[keys[k].kind], t->null ? "" : t->value);
     seen[k] = t->line;
+    given[k] = true;
   }
+  return 0;
+}
+
+static int fill (struct machine *m, const bool *given, const char *source, struct err *e)
+{
   for (int k = 0; k < LEN (keys); k++) {
-    if (seen[k]) continue;
-    if (!keys[k].def) return user_err (e, "%s: the machine lacks %s (%s)", s->source, keys[k].name, wanted[keys[k].kind]);
+    if (given[k]) continue;
+    if (!keys[k].def) return user_err (e, "%s: the machine lacks %s (%s)", source, keys[k].name, wanted[keys[k].kind]);
     must (set (m, &keys[k], keys[k].def), "default of %s", keys[k].name);
   }
   return 0;
@@ -187,26 +194,64 @@ static void add_name (void *ctx, const char *name)
 
 static int unknown (const char *name, struct err *e)
 {
-  struct names s = { .want = name, .best = -1 };
+  struct names s = { .want = name, .best = -1 }, net = { .want = name, .best = -1 };
   share_each ("machines", ".yaml", add_name, &s);
+  share_each ("networks", ".yaml", add_name, &net);
   if (!s.all[0]) return user_err (e, "no machine `%.200s`, and none are installed: TESSERA_SHARE may name their folder", name);
-  return user_err (e, "no machine `%.200s`; the nearest is %s; known are %s, or a path to a .yaml file", name, s.nearest, s.all);
+  return user_err (e, "no machine `%.200s`; the nearest is %s; known are %s, alone or with -NETWORK of %s (such as h100-sxm-ib400), or a path to a "
+                   ".yaml file", name, s.nearest, s.all, net.all[0] ? net.all : "none");
+}
+
+/* Short names of the machines that people mean by them. */
+static const struct { const char *name, *file; } short_name[] = { { "a100", "a100-80g" }, { "h100", "h100-sxm" } };
+
+static bool gpu_file (const char *name, size_t n, char *path, size_t size)
+{
+  char file[256];
+  for (int i = 0; i < LEN (short_name); i++)
+    if (strlen (short_name[i].name) == n && !strncmp (short_name[i].name, name, n)) name = short_name[i].file, n = strlen (name);
+  snprintf (file, sizeof file, "%.*s.yaml", (int) MIN (n, 200), name);
+  return share_find ("machines", file, path, size);
+}
+
+/* NAME is a machine, or GPU-NETWORK: the machine, then what the network's file says instead. *NET: its path, or empty. */
+static bool find (const char *name, char *path, char *net, size_t size)
+{
+  net[0] = 0;
+  if (gpu_file (name, strlen (name), path, size)) return true;
+  for (const char *s = name + strlen (name); s > name; s--) {
+    char file[256];
+    if (*s != '-') continue;
+    snprintf (file, sizeof file, "%.200s.yaml", s + 1);
+    if (gpu_file (name, (size_t) (s - name), path, size) && share_find ("networks", file, net, size)) return true;
+  }
+  return false;
+}
+
+static int load_file (struct machine *m, const char *path, const char *below, bool *given, struct err *e)
+{
+  struct settings s = { 0 };
+  int rc = yaml_settings (&s, path, "", e);
+  for (int i = 0; i < s.n && !rc && below; i++)
+    if (strncmp (s.at[i].key, below, strlen (below)) && strncmp (s.at[i].key, "source", 6))
+      rc = user_err (e, "%s line %d: %s: a network has only keys that begin with %s", s.source, s.at[i].line, s.at[i].key, below);
+  rc = rc || apply (m, &s, given, e);
+  settings_free (&s);
+  return rc ? -1 : 0;
 }
 
 int machine_load (struct machine *m, const char *name, struct err *e)
 {
-  struct settings s = { 0 };
-  char file[256];
+  char net[sizeof m->path] = "";
+  bool given[LEN (keys)] = { 0 };
   memset (m, 0, sizeof *m);
   const char *dot = strrchr (name, '.');
   bool path = strchr (name, '/') || (dot && (!strcmp (dot, ".yaml") || !strcmp (dot, ".yml")));
-  snprintf (file, sizeof file, "%.200s.yaml", name);
   if (path) snprintf (m->path, sizeof m->path, "%.1000s", name);
-  if (path ? access (m->path, R_OK) : !share_find ("machines", file, m->path, sizeof m->path)) return unknown (name, e);
-  int rc = yaml_settings (&s, m->path, "", e);
-  rc = rc || apply (m, &s, e) || check (m, s.source, e);
-  settings_free (&s);
-  return rc ? -1 : 0;
+  if (path ? access (m->path, R_OK) : !find (name, m->path, net, sizeof net)) return unknown (name, e);
+  if (load_file (m, m->path, NULL, given, e) || (*net && load_file (m, net, "nic.", given, e))) return -1;
+  if (*net) snprintf (m->name, sizeof m->name, "%s", name);
+  return fill (m, given, m->path, e) || check (m, m->path, e) ? -1 : 0;
 }
 
 /* ---- one GPU ---- */

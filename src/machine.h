@@ -66,7 +66,8 @@ struct machine {
   double comm_launch, comm_slows, step_host, system;
 };
 
-/* NAME: a file of share/machines without .yaml, or a path with a slash or an ending .yaml. 0, or -1 with the sentence (line, key, nearest right name; all known names
+/* NAME: a file of share/machines without .yaml (with the network that such machines usually have), or the same and -NETWORK, a file of share/networks whose keys
+   nic.* take the place of the machine's (h100-sxm-25gbe); a100 and h100 are short for a100-80g and h100-sxm; or a path with a slash or an ending .yaml. 0, or -1 with the sentence (line, key, nearest right name; all known names
    where there is no such machine). */
 int machine_load (struct machine *m, const char *name, struct err *e);
 
