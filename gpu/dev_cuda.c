@@ -1,6 +1,7 @@
 /* The cuda device: its table, memory, streams and events. GEMMs are in gemm.c, collectives in nccl.c, attention in attn.c and cudnn.c, kernels in *.cu. */
 #include "cuda.h"
 #include "build_id.h"
+#include "dev_limits.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -282,7 +283,7 @@ static void issue (struct dev *d, struct queue *q, const struct op *o)
   action[o->kind] (d, q, o);
 }
 
-static const struct dev_limits limits = { .align = 256, .queue_work = 160 << 20, .comm_stage = 1 << 20, .attn_work = cuda_attn_work };
+static const struct dev_limits limits = { LIMITS_CUDA, .attn_work = cuda_attn_work };
 
 static const struct dev_ops ops = {
   .name = "cuda", .limits = &limits, .open = cuda_open, .close = cuda_close, .memory = memory, .reserve = cuda_reserve, .release = cuda_release,

@@ -230,8 +230,9 @@ static int check_model (struct conf *c, const struct settings *file, struct err 
 int conf_load (struct conf *c, const char *yaml_path, int argc, char **argv, struct err *e)
 {
   struct settings file = { 0 }, line = { 0 };
-  bool given[conf_rows];
-  memset (given, 0, sizeof given);
+  bool *given = c->given;
+  must (conf_rows <= LEN (c->given), "conf.h: room for %d rows", LEN (c->given));
+  memset (given, 0, sizeof c->given);
   int rc = -1;
   if (yaml_path && yaml_settings (&file, yaml_path, "", e)) goto out;
   if (argv_settings (&line, argc, argv, e)) goto out;
@@ -245,6 +246,13 @@ int conf_load (struct conf *c, const char *yaml_path, int argc, char **argv, str
   settings_free (&file);
   settings_free (&line);
   return rc;
+}
+
+bool conf_given (const struct conf *c, const char *name)
+{
+  int row = row_find (name);
+  must (row >= 0, "no option %s", name);
+  return c->given[row];
 }
 
 const char *conf_differ (const struct conf *a, const struct conf *b, char *out, size_t size)

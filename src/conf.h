@@ -90,6 +90,8 @@ struct conf {
     bool shared_gpu;            /* several ranks on one GPU */
     int64_t nan_rank, nan_step; /* put a NaN into this rank's gradient at this step (-1: never) */
   } debug;
+
+  bool given[192];              /* last: by row of the table, the user said it, in the file or on the command line (conf_given) */
 };
 
 /* Defaults into C. */
@@ -101,6 +103,9 @@ void conf_default (struct conf *c);
    schedule.decay, model.kv_heads, model.head_dim), so the dump says all. ARGV has only options: no program, no file. 0, or -1 with the sentence: key, line, nearest right name.
    Local: call it on rank 0 and broadcast C (it holds no pointers), or on every rank with the same text. */
 int conf_load (struct conf *c, const char *yaml_path, int argc, char **argv, struct err *e);
+
+/* Did the user give option NAME (a row's name, "train.seq_len") in what conf_load read last? */
+bool conf_given (const struct conf *c, const char *name);
 
 /* The effective configuration as YAML that conf_load accepts, the model written out as a mapping. conf_text: a string to xfree. */
 void  conf_dump (const struct conf *c, FILE *f);

@@ -78,7 +78,7 @@ double dev_flops (const struct op *o)
 
 /* ---- open and close ---- */
 
-static const struct dev_ops *const device[] = { &dev_cpu };
+static const struct dev_ops *const device[] = { &dev_cpu, &dev_sim };
 
 /* The table of a device holds pointers and nothing else; a NULL among them would be found only in the middle of a run. */
 static int check_complete (const struct dev_ops *ops, struct err *e)

@@ -125,6 +125,7 @@ struct dev {
   int64_t memory;                      /* least of all ranks' ops->memory, agreed on by the caller; 0 = not known: nothing is kept because it would fit */
   int64_t op_count[OP_N];              /* operations done, those of launched graphs included */
   double  flops;                       /* of GEMM and attention, by their formulas (dev_flops) */
+  bool    blind;                       /* set by a device that looks at no value: the host need not work out the large ones that it sends */
   bool    recording;                   /* set by the device between graph_begin and graph_end: operations count when they are launched */
   int64_t notes;                       /* collectives issued; the last COLL_NOTES of them are in note[i % COLL_NOTES] */
   struct coll_note note[COLL_NOTES];
@@ -134,7 +135,7 @@ struct dev {
 /* Open device NAME (cpu, cuda, sim). Local. 0, or -1 with the sentence. */
 int  dev_open (struct dev *d, const char *name, const struct dev_conf *c, struct err *e);
 void dev_close (struct dev *d);
-extern const struct dev_ops dev_cpu;
+extern const struct dev_ops dev_cpu, dev_sim;
 
 /* The collectives not known to be done among the last ones, oldest first, as text: "shard all-gather 12 of 1.00 MiB, ..."; "none". May be called from any thread, while the
    main thread stands still. */

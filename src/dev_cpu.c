@@ -2,6 +2,7 @@
 #include "config.h"
 #include "cpu_queue.h"
 #include "cpu_vec.h"
+#include "dev_limits.h"
 #include "mesh.h"
 #include <omp.h>
 #include <stdlib.h>
@@ -54,7 +55,7 @@ static int64_t attn_work (const struct op_attn *f)
   return 0;
 }
 
-static const struct dev_limits limits = { .align = 64, .queue_work = 0, .comm_stage = 4 << 20, .wire_cast = true, .attn_work = attn_work };
+static const struct dev_limits limits = { LIMITS_CPU, .attn_work = attn_work };
 
 const struct dev_ops dev_cpu = {
   .name = "cpu", .limits = &limits, .open = cpu_open, .close = cpu_close, .memory = cpu_memory, .reserve = cpu_reserve, .release = cpu_release,

@@ -44,31 +44,12 @@ static char *binary_text (void)
   return xprintf ("pretrain: %016llx", (unsigned long long) h);
 }
 
-/* Sizes that follow from the world. */
-static int resolve (struct job *j, struct mesh_shape *s, struct err *e)
-{
-  struct conf *c = &j->c;
-  int64_t want[AXIS_N] = { [AXIS_TP] = c->mesh.tp, [AXIS_PP] = c->mesh.pp, [AXIS_DP_SHARD] = c->mesh.dp_shard, [AXIS_DP_REPLICATE] = c->mesh.dp_replicate };
-  memset (s, 0, sizeof *s);
-  if (mesh_order (c->mesh.order, s->order, e) || mesh_fill (want, j->m.size, s->dim, e)) return -1;
-  c->mesh.tp = s->dim[AXIS_TP];
-  c->mesh.pp = s->dim[AXIS_PP];
-  c->mesh.dp_shard = s->dim[AXIS_DP_SHARD];
-  c->mesh.dp_replicate = s->dim[AXIS_DP_REPLICATE];
-  s->no_shard = c->sharding.strategy == NO_SHARD;
-  s->kv_rep = c->mesh.tp > c->arch.kv_heads ? (int) (c->mesh.tp / c->arch.kv_heads) : 1;
-  if (c->mesh.dp_replicate > 1 && c->sharding.strategy != HYBRID_SHARD && c->sharding.strategy != NO_SHARD)
-    return user_err (e, "mesh.dp_replicate %lld goes with sharding.strategy HYBRID_SHARD or NO_SHARD", (long long) c->mesh.dp_replicate);
-  if (!c->train.global_batch) c->train.global_batch = c->train.micro_batch * c->mesh.dp_shard * c->mesh.dp_replicate;
-  return arch_check_tp (&c->arch, (int) c->mesh.tp, e);
-}
-
 int job_options (struct job *j, const char *yaml, int argc, char **argv, struct err *e)
 {
   struct mesh_shape shape;
   base_phase ("options");
   conf_default (&j->c);
-  int bad = conf_load (&j->c, yaml, argc, argv, e) || resolve (j, &shape, e);
+  int bad = conf_load (&j->c, yaml, argc, argv, e) || step_resolve (&j->c, j->m.size, &shape, e);
   if (mesh_agree (&j->m, bad, e)) return -1;
   char *text = conf_text (&j->c), *binary = binary_text ();
   bad = mesh_same (&j->m, "binary", binary, e) || mesh_same (&j->m, "configuration", text, e);

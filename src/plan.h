@@ -63,7 +63,7 @@ struct plan {
   struct machine m;
   struct mesh_shape shape;
   int gpus, nodes, *node_of;             /* owned, [gpus] */
-  int64_t mbs;                           /* micro-batches a step */
+  int64_t mbs, shown;                    /* micro-batches a step; those that the spans show: fewer where a step is long and its times were extrapolated */
 
   int stages; struct plan_stage *stage;  /* owned, [shape.dim[AXIS_PP]] */
   int worst;                             /* the stage with the most memory */
@@ -94,8 +94,12 @@ struct plan {
 
 struct plan_want {
   bool trace;                            /* also spans of collectives */
-  bool quiet_fit;                        /* do not look for what would fit */
+  bool quick;                            /* memory and times only, times from few micro-batches: for a search */
 };
+
+/* Memory and bytes a step of one rank by the trainer's own code, S a shape made by step_resolve; MEMORY: of its device as all ranks agreed (struct dev), 0: the machine's.
+   Fills all of OUT but times. What a run compares itself with. 0, or -1 with the sentence. Local. */
+int plan_rank (struct plan_stage *out, const struct conf *c, const struct machine *m, const struct mesh_shape *s, int rank, int64_t memory, struct err *e);
 
 /* C on GPUS GPUs of M. C's axes may be left out (0) as for a run. 0, or -1 with the sentence. The caller frees P (plan_free), also after a failure. */
 int  plan_make (struct plan *p, const struct conf *c, const struct machine *m, int gpus, const struct plan_want *w, struct err *e);
@@ -105,8 +109,13 @@ void plan_free (struct plan *p);
    recomputation. P is the plan of the best, with choice[] ranked. The same answer every time. */
 int  plan_search (struct plan *p, const struct conf *c, const struct machine *m, int gpus, struct err *e);
 
+/* Fills least_gpus and choice[] of a plan that does not fit: the smallest number of GPUs of its machine that would, and the three nearest options that fit on as many as it has. */
+void plan_help (struct plan *p);
+
 /* Text for the terminal (plan_text.c). */
 void plan_print (const struct plan *p, FILE *f);
+/* Add a sentence to the notes. */
+void plan_note (struct plan *p, const char *fmt, ...) __attribute__ ((format (printf, 2, 3)));
 
 /* pretrain plan ... */
 int plan_main (int argc, char **argv);

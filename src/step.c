@@ -64,6 +64,23 @@ static void layout (struct step *s, const int n[GROUP_N])
   s->host_out = arena_take (&s->A, MEM_STAGE, SPACE_PINNED, sizeof *s->host_out);
 }
 
+int step_resolve (struct conf *c, int world, struct mesh_shape *s, struct err *e)
+{
+  int64_t want[AXIS_N] = { [AXIS_TP] = c->mesh.tp, [AXIS_PP] = c->mesh.pp, [AXIS_DP_SHARD] = c->mesh.dp_shard, [AXIS_DP_REPLICATE] = c->mesh.dp_replicate };
+  memset (s, 0, sizeof *s);
+  if (mesh_order (c->mesh.order, s->order, e) || mesh_fill (want, world, s->dim, e)) return -1;
+  c->mesh.tp = s->dim[AXIS_TP];
+  c->mesh.pp = s->dim[AXIS_PP];
+  c->mesh.dp_shard = s->dim[AXIS_DP_SHARD];
+  c->mesh.dp_replicate = s->dim[AXIS_DP_REPLICATE];
+  s->no_shard = c->sharding.strategy == NO_SHARD;
+  s->kv_rep = c->mesh.tp > c->arch.kv_heads ? (int) (c->mesh.tp / c->arch.kv_heads) : 1;
+  if (c->mesh.dp_replicate > 1 && c->sharding.strategy != HYBRID_SHARD && c->sharding.strategy != NO_SHARD)
+    return user_err (e, "mesh.dp_replicate %lld goes with sharding.strategy HYBRID_SHARD or NO_SHARD", (long long) c->mesh.dp_replicate);
+  if (!c->train.global_batch) c->train.global_batch = c->train.micro_batch * c->mesh.dp_shard * c->mesh.dp_replicate;
+  return arch_check_tp (&c->arch, (int) c->mesh.tp, e);
+}
+
 static int check_shape (const struct step *s, struct err *e)
 {
   const struct conf *c = s->c;
@@ -201,7 +218,7 @@ static void rope_table (struct step *s)
   const struct arch *a = &s->c->arch;
   int64_t half = a->head_dim / 2, n = s->b.g.seq;
   float *t = xalloc ((size_t) (n * a->head_dim) * sizeof *t, "rope table");
-  for (int64_t i = 0; i < half; i++) {
+  for (int64_t i = 0; i < half && !s->d->blind; i++) {
     double f = pow (a->rope_theta, -2.0 * (double) i / (double) a->head_dim);
     if (a->rope_scaling.factor > 0) {
       double wave = 2 * 3.14159265358979323846 / f, old = (double) a->rope_scaling.original;
@@ -517,6 +534,7 @@ static void run (struct step *s, const struct sched *sc, const struct host_batch
   plan_visits (s, sc);
   for (int i = 0; i < sc->count[s->stage]; i++) {
     const struct action *a = &sc->act[s->stage][i];
+    if (s->mark) s->mark (s->d, i);
     switch (a->kind) {
     case ACT_F:        act_forward (s, a, batch, !sc->forward_only); break;
     case ACT_B:        act_backward (s, a, PART_BOTH); break;

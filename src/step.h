@@ -51,8 +51,12 @@ struct step {
   float *rope;
   int64_t logits_of;                         /* token whose logits are wanted instead of a loss, -1 */
   void *logits;                              /* where they are, device */
+  void (*mark) (struct dev *d, int32_t action);   /* NULL, or told of each action of a training step, by its place in the schedule, before it is issued (the planner's time-line) */
   bool poison;                               /* debug: put a NaN into this rank's gradient at this step */
 };
+
+/* Sizes that follow from WORLD ranks: axes and a batch that were left out are filled in C, the mesh's shape goes to S. Pure. 0, or -1 with the sentence. */
+int  step_resolve (struct conf *c, int world, struct mesh_shape *s, struct err *e);
 
 /* Everything of the step's shape, and its memory. mesh: coordinates and sizes (no communicator is used). 0, or -1 with the sentence. */
 int  step_plan (struct step *s, const struct conf *c, const struct mesh *m, struct dev *d, struct err *e);
