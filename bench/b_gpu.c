@@ -281,6 +281,52 @@ static void time_vocab (int64_t n, int64_t dim, int64_t rows, int64_t chunk)
   used = mark;
 }
 
+/* ---- 8 bits: quantising, and the three products of a linear layer beside the same in bf16 ---- */
+
+static void time_quant (int64_t n, int64_t w, enum dtype to)
+{
+  char what[100];
+  int64_t mark = used;
+  bf16 *x = noise (n * w, DT_BF16);
+  uint8_t *q = take (n * w, DT_U8), *qt = take (n * w, DT_U8);
+  float *s = take (2, DT_F32);
+  OP (OP_AMAX, amax, .x = x, .n = n * w, .t = DT_BF16, .dst = s);
+  TIME (SAY ("quantise %s %d x %d, as it lies and turned", dtype_name (to), (int) n, (int) w), 4 * n * w, OP_QUANT, quant, .rows = n, .cols = w, .x = x, .q = q, .qt = qt,
+        .s = s, .t = DT_BF16, .to = to);
+  TIME (SAY ("quantise %s %d x %d, turned", dtype_name (to), (int) n, (int) w), 3 * n * w, OP_QUANT, quant, .rows = n, .cols = w, .x = x, .qt = qt, .s = s, .t = DT_BF16,
+        .to = to);
+  used = mark;
+}
+
+/* C [m,n] over k in bf16 and in 8 bits, of noise both times: TFLOP/s of each and the ratio. Operand A is e5m2 where it is a gradient. */
+static void time_product (const char *what, int64_t m, int64_t n, int64_t k, enum dtype at, enum dtype ct, bool ta, bool tb)
+{
+  int64_t mark = used;
+  if (!strstr (what, only)) return;
+  bf16 *a = noise (m * k, DT_BF16), *b = noise (n * k, DT_BF16);
+  uint8_t *qa = take (m * k, DT_U8), *qb = take (n * k, DT_U8);
+  void *c = take (m * n, ct);
+  float *s = take (4, DT_F32);
+  OP (OP_AMAX, amax, .x = a, .n = m * k, .t = DT_BF16, .dst = s);
+  OP (OP_AMAX, amax, .x = b, .n = n * k, .t = DT_BF16, .dst = s + 2);
+  OP (OP_QUANT, quant, .rows = m, .cols = k, .x = a, .q = qa, .s = s, .t = DT_BF16, .to = at);
+  OP (OP_QUANT, quant, .rows = n, .cols = k, .x = b, .q = qb, .s = s + 2, .t = DT_BF16, .to = DT_E4M3);
+  double flop = 2e-12 * (double) m * (double) n * (double) k;
+  double wide = flop / seconds (&(struct op) { .kind = OP_GEMM, .gemm = { .m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .ab = DT_BF16, .ct = ct, .ta = ta, .tb = tb } });
+  double eight = flop / seconds (&(struct op) { .kind = OP_GEMM_FP8, .gemm_fp8 = { .m = m, .n = n, .k = k, .a = qa, .b = qb, .a_unit = s + 1, .b_unit = s + 3, .c = c, .at = at,
+    .bt = DT_E4M3, .ct = ct } });
+  printf ("%-24s %6lld x %6lld x %6lld: bf16 %5.0f, 8 bits %5.0f TFLOP/s, %.2f\n", what, (long long) m, (long long) n, (long long) k, wide, eight, eight / wide);
+  fflush (stdout);
+  used = mark;
+}
+
+static void time_linear (int64_t n, int64_t in, int64_t out, enum dtype gt)
+{
+  time_product ("product forward", n, out, in, DT_E4M3, DT_BF16, false, true);
+  time_product ("product by input", n, in, out, DT_E5M2, DT_BF16, false, false);
+  time_product ("product by weight", out, in, n, DT_E5M2, gt, true, false);
+}
+
 int main (int argc, char **argv)
 {
   struct err e = {};
@@ -307,6 +353,14 @@ int main (int argc, char **argv)
   time_rows (32768, 768, 2048, 6, 6);
   time_vocab (16384, 4096, 128256, 4096);
   time_vocab (32768, 768, 50304, 8192);
+  time_quant (16384, 4096, DT_E4M3);
+  time_quant (16384, 14336, DT_E4M3);
+  time_quant (16384, 28672, DT_E5M2);
+  time_linear (16384, 4096, 6144, DT_F32);
+  time_linear (16384, 4096, 4096, DT_F32);
+  time_linear (16384, 4096, 28672, DT_F32);
+  time_linear (16384, 14336, 4096, DT_F32);
+  time_linear (32768, 768, 4096, DT_F32);
   D.ops->queue_close (&D, Q);
   dev_release (&D, MEM_ACT, SPACE_DEVICE, arena, ARENA);
   dev_release (&D, MEM_WORK, SPACE_DEVICE, work, work_bytes);

@@ -47,7 +47,7 @@ static void gemm (struct op_gemm *g)
   if (!g->lda) g->lda = g->ta ? g->m : g->k;
   if (!g->ldb) g->ldb = g->tb ? g->k : g->n;
   if (!g->ldc) g->ldc = g->n;
-  if (TILE_WIDE && (g->ab == DT_F32 || !blas_bf16_fast ())) gemm_own (g);
+  if (TILE_WIDE && (g->ab == DT_F32 || !blas_bf16_fast ())) gemm_own (g, g->ab, g->ab, 1);
   else by_library (g);
 }
 

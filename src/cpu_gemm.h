@@ -4,8 +4,9 @@
 #define CPU_GEMM_H
 #include "dev_cpu.h"
 
-/* Our own, from cpu_tile: F32 arithmetic on either type, any size, polls; the bits of an element depend on k alone. */
-void gemm_own (const struct op_gemm *g);
+/* Our own, from cpu_tile: F32 arithmetic on any type, any size, polls; the bits of an element depend on k alone. B has type bt and the bias type bias_t; alpha
+   multiplies A's elements (1 where ta). */
+void gemm_own (const struct op_gemm *g, enum dtype bt, enum dtype bias_t, float alpha);
 
 /* One block by the library that configure found; cpu_blas.c is the only file that knows which. */
 void blas_gemm (const struct op_gemm *g);

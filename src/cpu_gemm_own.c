@@ -13,6 +13,8 @@ enum { BM = 384, BN = 960, BK = 256, PART_M = TILE_PANEL, KEPT = 2112 };
 
 struct gemm_block {
   const struct op_gemm *g;
+  enum dtype bt, bias_t;            /* types of B and of the bias */
+  float alpha;                      /* of A's elements */
   int64_t i, j, m, n, p, k;         /* of C and of k now */
   int64_t lda, b_items;             /* of the copy of A; pieces of B to pack */
   float *a, *b, *c;                 /* copies; c: where the block gathers, ldc apart */
@@ -55,10 +57,10 @@ static void pack_b (const struct gemm_block *x, int64_t item)
 {
   const struct op_gemm *g = x->g;
   int64_t kpad = round_up (x->k, VL), c = item * TILE_N, r = item * VL;
-  const void *rows = at_elem (g->b, (x->p + r) * g->ldb + x->j, g->ab);
-  const void *panel = at_elem (g->b, (x->j + c) * g->ldb + x->p, g->ab);
-  if (!g->tb) tile_split (x->b + r * TILE_N, TILE_N * kpad, rows, g->ldb, MIN (VL, x->k - r), x->n, g->ab);
-  else tile_load_t (x->b + c * kpad, TILE_N, panel, g->ldb, MIN ((int64_t) TILE_N, x->n - c), x->k, TILE_N, kpad, g->ab, 1);
+  const void *rows = at_elem (g->b, (x->p + r) * g->ldb + x->j, x->bt);
+  const void *panel = at_elem (g->b, (x->j + c) * g->ldb + x->p, x->bt);
+  if (!g->tb) tile_split (x->b + r * TILE_N, TILE_N * kpad, rows, g->ldb, MIN (VL, x->k - r), x->n, x->bt);
+  else tile_load_t (x->b + c * kpad, TILE_N, panel, g->ldb, MIN ((int64_t) TILE_N, x->n - c), x->k, TILE_N, kpad, x->bt, 1);
 }
 
 static void pack_a (const struct gemm_block *x, int64_t item)
@@ -67,7 +69,7 @@ static void pack_a (const struct gemm_block *x, int64_t item)
   int64_t kpad = round_up (x->k, VL), i = item * PART_M, r = item * VL, m = MIN ((int64_t) PART_M, x->m - i);
   const void *rows = at_elem (g->a, (x->p + r) * g->lda + x->i, g->ab), *part = at_elem (g->a, (x->i + i) * g->lda + x->p, g->ab);
   if (g->ta) tile_split (x->a + r * PART_M, PART_M * kpad, rows, g->lda, MIN (VL, x->k - r), x->m, g->ab);
-  else tile_load (x->a + i * x->lda, x->lda, part, g->lda, m, x->k, round_up (m, TILE_M), kpad, g->ab, 1);
+  else tile_load (x->a + i * x->lda, x->lda, part, g->lda, m, x->k, round_up (m, TILE_M), kpad, g->ab, x->alpha);
 }
 
 static void pack (const void *arg, int64_t lo, int64_t hi)
@@ -99,15 +101,15 @@ static void multiply (const void *arg, int64_t lo, int64_t hi)
 }
 
 /* The end of a block: what gathered, C's old value, the bias. */
-INLINE void finish_row (const struct gemm_block *x, int64_t r, enum dtype ct, enum dtype ab)
+INLINE void finish_row (const struct gemm_block *x, int64_t r, enum dtype ct, enum dtype bias_t)
 {
   const struct op_gemm *g = x->g;
   void *c = at_elem (g->c, (x->i + r) * g->ldc + x->j, ct);
-  const void *bias = g->bias ? at_elem (g->bias, x->j, ab) : NULL;
+  const void *bias = g->bias ? at_elem (g->bias, x->j, bias_t) : NULL;
   for (int64_t j = 0; j < x->n; j += VL) {
     vf s = v_ldn (x->c + r * x->ldc, j, x->n, DT_F32, 0);
     if (g->beta != 0 && x->c == x->room->c) s += v_ldn (c, j, x->n, ct, 0);
-    if (bias) s += v_ldn (bias, j, x->n, ab, 0);
+    if (bias) s += v_ldn (bias, j, x->n, bias_t, 0);
     v_stn (c, j, x->n, ct, s);
   }
 }
@@ -115,7 +117,7 @@ INLINE void finish_row (const struct gemm_block *x, int64_t r, enum dtype ct, en
 static void finish (const void *arg, int64_t lo, int64_t hi)
 {
   const struct gemm_block *x = arg;
-  for (int64_t r = lo; r < hi; r++) WITH_TYPE (x->g->ct, C, WITH_TYPE (x->g->ab, A, finish_row (x, r, C, A)));
+  for (int64_t r = lo; r < hi; r++) WITH_TYPE (x->g->ct, C, WITH_TYPE (x->bias_t, B, finish_row (x, r, C, B)));
 }
 
 static void block (struct gemm_block *x)
@@ -138,9 +140,13 @@ static void block (struct gemm_block *x)
 }
 
 /* Rows [i0, i1) and columns [j0, j1) of C. The main thread polls between blocks, which are shorter than a slice. */
-static void share_of (const struct op_gemm *g, int thread, bool alone, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+static void share_of (const struct gemm_block *whole, int thread, bool alone, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
 {
-  struct gemm_block x = { .g = g, .lda = BK + VL, .alone = alone, .room = start (thread), .i0 = i0 };
+  struct gemm_block x = *whole;
+  x.lda = BK + VL;
+  x.alone = alone;
+  x.room = start (thread);
+  x.i0 = i0;
   x.a = x.room->a;
   for (x.j = j0; x.j < j1; x.j += BN)
     for (x.i = i0; x.i < i1; x.i += BM) {
@@ -152,20 +158,21 @@ static void share_of (const struct op_gemm *g, int thread, bool alone, int64_t i
 }
 
 /* Large products are cut in equal shares, one a thread, along the longer side: no thread waits for another within. */
-void gemm_own (const struct op_gemm *g)
+void gemm_own (const struct op_gemm *g, enum dtype bt, enum dtype bias_t, float alpha)
 {
+  struct gemm_block whole = { .g = g, .bt = bt, .bias_t = bias_t, .alpha = alpha };
   int n = cpu_threads;
   bool cols = g->n >= g->m;
   int64_t side = cols ? g->n : g->m, unit = cols ? TILE_N : PART_M, items = ceil_div (side, unit);
   cpu_claim ();
-  if (n == 1 || items < 8 * n) share_of (g, 0, false, 0, g->m, 0, g->n);
+  if (n == 1 || items < 8 * n) share_of (&whole, 0, false, 0, g->m, 0, g->n);
   else {
     #pragma omp parallel num_threads (n)
     {
       int t = omp_get_thread_num ();
       int64_t lo = items * t / n * unit, hi = MIN (items * (t + 1) / n * unit, side);
-      if (cols) share_of (g, t, true, 0, g->m, lo, hi);
-      else share_of (g, t, true, lo, hi, 0, g->n);
+      if (cols) share_of (&whole, t, true, 0, g->m, lo, hi);
+      else share_of (&whole, t, true, lo, hi, 0, g->n);
     }
   }
   cpu_yield ();

@@ -9,6 +9,8 @@ cpu_exec cpu_copy, cpu_zero, cpu_axpby, cpu_rope, cpu_swiglu, cpu_swiglu_bwd, cp
 cpu_exec cpu_init;
 /* cpu_gemm.c */
 cpu_exec cpu_gemm, cpu_gemm_grouped;
+/* cpu_fp8.c */
+cpu_exec cpu_quant, cpu_gemm_fp8;
 /* cpu_norm.c */
 cpu_exec cpu_norm, cpu_norm_bwd, cpu_colsum;
 /* cpu_attn.c, cpu_attn_bwd.c */

@@ -71,7 +71,7 @@ INLINE void load_as (float *dst, int64_t ld, const void *src, int64_t src_ld, in
 void tile_load (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, int64_t rows_pad,
   int64_t cols_pad, enum dtype t, float alpha)
 {
-  WITH_TYPE (t, T, load_as (dst, ld, src, src_ld, rows, cols, cols_pad, T, alpha));
+  WITH_OPERAND (t, T, load_as (dst, ld, src, src_ld, rows, cols, cols_pad, T, alpha));
   for (int64_t r = rows; r < rows_pad; r++) memset (dst + r * ld, 0, (size_t) cols_pad * sizeof *dst);
 }
 
@@ -133,7 +133,7 @@ void tile_load_t (float *dst, int64_t ld, const void *src, int64_t src_ld, int64
       for (int64_t i = r + VL + c / VL; i < r + 2 * VL; i += cols_pad / VL)
         tile_fetch (at_elem (src, i * src_ld, t), src_ld, 1, cols, t);
       const void *s = at_elem (src, r * src_ld + c, t);
-      WITH_TYPE (t, T, load_t_block (dst + c * ld + r, ld, s, src_ld, rows - r, cols - c, T, alpha));
+      WITH_OPERAND (t, T, load_t_block (dst + c * ld + r, ld, s, src_ld, rows - r, cols - c, T, alpha));
     }
 }
 

@@ -20,11 +20,18 @@ typedef float    vf __attribute__ ((vector_size (64)));
 typedef int32_t  vi __attribute__ ((vector_size (64)));
 typedef uint32_t vu __attribute__ ((vector_size (64)));
 typedef uint16_t vh __attribute__ ((vector_size (32)));
+typedef uint8_t  vb __attribute__ ((vector_size (16)));
 
 /* Run STMT with T a constant: one copy of the code for each element type. */
 #define WITH_TYPE(t, T, ...) do { \
   if ((t) == DT_F32) { const enum dtype T = DT_F32; __VA_ARGS__; } \
   else { const enum dtype T = DT_BF16; __VA_ARGS__; } } while (0)
+
+/* The same for what the operand of a product may be. */
+#define WITH_OPERAND(t, T, ...) do { \
+  if ((t) == DT_E4M3) { const enum dtype T = DT_E4M3; __VA_ARGS__; } \
+  else if ((t) == DT_E5M2) { const enum dtype T = DT_E5M2; __VA_ARGS__; } \
+  else WITH_TYPE (t, T, __VA_ARGS__); } while (0)
 
 /* body (arg, lo, hi) for parts of the items [0, n), of which one takes about NS nanoseconds on one thread; cuts into slices of
    less than 5 ms
@@ -79,8 +86,22 @@ INLINE vh v_to_bf16 (vf x)
   return v_narrow ((vu) v_sel (x == x, (vf) r, (vf) ((u >> 16) | 0x40u)));
 }
 
+/* Exact: exponent and fraction in their places, then the bias made good (f8_to_f32). */
+INLINE vf v_from_f8 (vb c, enum dtype t)
+{
+  vu u = __builtin_convertvector (c, vu), a = u & 0x7f;
+  vf x = (vf) (a << (t == DT_E5M2 ? 21 : 20)) * (t == DT_E5M2 ? 0x1p112f : 0x1p120f);
+  x = t == DT_E5M2 ? v_sel (a >= 0x7c, v_sel (a == 0x7c, v_set (INFINITY), v_set (NAN)), x) : v_sel (a == 0x7f, v_set (NAN), x);
+  return (vf) ((vu) x | (u & 0x80) << 24);
+}
+
 INLINE vf v_ld (const void *p, int64_t i, enum dtype t)
 {
+  if (t == DT_E4M3 || t == DT_E5M2) {
+    vb c;
+    memcpy (&c, (const uint8_t *) p + i, sizeof c);
+    return v_from_f8 (c, t);
+  }
   if (t == DT_F32) {
     vf x;
     memcpy (&x, (const float *) p + i, sizeof x);
@@ -101,6 +122,7 @@ INLINE void v_st (void *p, int64_t i, enum dtype t, vf x)
 
 INLINE float s_ld (const void *p, int64_t i, enum dtype t)
 {
+  if (t == DT_E4M3 || t == DT_E5M2) return f8_to_f32 (((const uint8_t *) p)[i], t);
   return t == DT_F32 ? ((const float *) p)[i] : bf16_to_f32 (((const bf16 *) p)[i]);
 }
 INLINE void s_st (void *p, int64_t i, enum dtype t, float x)

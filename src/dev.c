@@ -15,7 +15,7 @@ static const char *const op_word[OP_N] = {
   [OP_NORM] = "norm", [OP_NORM_BWD] = "norm backward", [OP_ROPE] = "rope", [OP_ATTN] = "attention", [OP_ATTN_BWD] = "attention backward",
   [OP_SWIGLU] = "swiglu", [OP_SWIGLU_BWD] = "swiglu backward", [OP_COLSUM] = "column sum", [OP_EMBED] = "embedding", [OP_EMBED_BWD] = "embedding backward",
   [OP_XENT_MAX] = "loss max", [OP_XENT_SUM] = "loss sum", [OP_XENT_GRAD] = "loss gradient", [OP_SUMSQ] = "sum of squares", [OP_AMAX] = "amax",
-  [OP_STEP_VARS] = "step variables", [OP_ADAMW] = "adamw", [OP_ALL_GATHER] = "all-gather", [OP_REDUCE_SCATTER] = "reduce-scatter",
+  [OP_STEP_VARS] = "step variables", [OP_ADAMW] = "adamw", [OP_QUANT] = "quantise", [OP_GEMM_FP8] = "gemm fp8", [OP_ALL_GATHER] = "all-gather", [OP_REDUCE_SCATTER] = "reduce-scatter",
   [OP_ALL_REDUCE] = "all-reduce", [OP_BROADCAST] = "broadcast", [OP_SEND] = "send", [OP_RECV] = "receive", [OP_ALL_TO_ALL] = "all-to-all",
 };
 const char *op_name (enum op_kind k) { return op_word[k]; }
@@ -69,6 +69,7 @@ double dev_flops (const struct op *o)
 {
   switch (o->kind) {
   case OP_GEMM: return 2.0 * (double) o->gemm.m * (double) o->gemm.n * (double) o->gemm.k;
+  case OP_GEMM_FP8: return 2.0 * (double) o->gemm_fp8.m * (double) o->gemm_fp8.n * (double) o->gemm_fp8.k;
   case OP_GEMM_GROUPED: return 2.0 * (double) o->grouped.max_rows * (double) o->grouped.n * (double) o->grouped.k;
   case OP_ATTN: return 4.0 * (double) o->attn.head_dim * attn_pairs (&o->attn);
   case OP_ATTN_BWD: return 8.0 * (double) o->attn_bwd.f.head_dim * attn_pairs (&o->attn_bwd.f);

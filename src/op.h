@@ -14,6 +14,7 @@ enum op_kind {
   /* memory */ OP_COPY, OP_ZERO, OP_AXPBY, OP_INIT,
   /* maths  */ OP_GEMM, OP_GEMM_GROUPED, OP_NORM, OP_NORM_BWD, OP_ROPE, OP_ATTN, OP_ATTN_BWD, OP_SWIGLU, OP_SWIGLU_BWD, OP_COLSUM,
                OP_EMBED, OP_EMBED_BWD, OP_XENT_MAX, OP_XENT_SUM, OP_XENT_GRAD, OP_SUMSQ, OP_AMAX, OP_STEP_VARS, OP_ADAMW,
+  /* fp8    */ OP_QUANT, OP_GEMM_FP8,
   /* collectives; all take struct coll */
                OP_ALL_GATHER, OP_REDUCE_SCATTER, OP_ALL_REDUCE, OP_BROADCAST, OP_SEND, OP_RECV, OP_ALL_TO_ALL,
   OP_N
@@ -77,8 +78,20 @@ struct op_xent { int64_t n, ld, cols, v0; void *logits; const int32_t *target; f
 
 /* acc[0] += weight * sum x^2, acc[1] += number of values that are not finite (F64). Sums in fp64 in one order. weight 0: finite check alone. */
 struct op_sumsq { const void *x; int64_t n; enum dtype t; double weight; double *acc; };
-/* history[slot] = max |x|: for scaled types. */
+/* dst[0] = max |x|, NaN left out: for scaled types. */
 struct op_amax { const void *x; int64_t n; enum dtype t; float *dst; };
+
+/* ---- 8-bit products ----
+   A tensor in 8 bits is codes and a unit: x ~ code * unit. The unit is the smallest power of two (2^-126 to 2^126) by which max |x| does not leave the type's range. So scaling
+   itself is exact, and how a value rounds does not depend on the rest of its tensor, but for those 2^14 (E4M3) or 2^30 (E5M2) times smaller than the largest: cutting a
+   tensor over ranks, each with a unit of its own, changes nothing else. */
+
+/* Codes of type `to` of x [rows, cols] (F32 or BF16, dense): q [rows, cols] as it lies, qt [cols, rows] turned, either NULL. s F32 [2]: s[0] in, max |x| (OP_AMAX); s[1] out, the unit
+   (1 where s[0] is 0; NaN where it is not finite, so that no product hides it). rows and cols are multiples of 16. */
+struct op_quant { int64_t rows, cols; const void *x; void *q, *qt; float *s; enum dtype t, to; };
+/* C[m,n] = a_unit b_unit A[m,k] B[n,k]^T + beta C (+ bias[n] to each row): k runs fastest in both, all dense. A of type at, B bt (E4M3 or E5M2, not both E5M2), C ct (F32 or BF16), bias
+   BF16 and with BF16 C only. Sums in fp32. beta 0 or 1. m, n and k are multiples of 16, pointers of 16 bytes. */
+struct op_gemm_fp8 { int64_t m, n, k; const void *a, *b; const float *a_unit, *b_unit; void *c; const void *bias; enum dtype at, bt, ct; float beta; };
 
 /* The scalars of a step, on the device, so that no launch holds a number that changes with the step. All F64. */
 struct step_vars {
@@ -111,7 +124,8 @@ struct op {
     struct op_copy copy; struct op_zero zero; struct op_axpby axpby; struct op_init init; struct op_gemm gemm; struct op_gemm_grouped grouped;
     struct op_norm norm; struct op_norm_bwd norm_bwd; struct op_rope rope; struct op_attn attn; struct op_attn_bwd attn_bwd; struct op_swiglu swiglu;
     struct op_swiglu_bwd swiglu_bwd; struct op_colsum colsum; struct op_embed embed; struct op_embed_bwd embed_bwd; struct op_xent xent; struct op_sumsq sumsq;
-    struct op_amax amax; struct op_step_vars step_vars; struct op_adamw adamw; struct op_coll coll;
+    struct op_amax amax; struct op_step_vars step_vars; struct op_adamw adamw; struct op_quant quant;
+    struct op_gemm_fp8 gemm_fp8; struct op_coll coll;
   };
 };
 #endif

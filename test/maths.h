@@ -65,13 +65,13 @@ static void *filled (int64_t n, enum dtype t, double scale)
   for (int64_t i = 0; i < n; i++) set (p, i, t, scale * uniform ());
   return p;
 }
-static void *copy_of (const void *p, int64_t n, enum dtype t)
+static inline void *copy_of (const void *p, int64_t n, enum dtype t)
 {
   void *q = tensor (n, t);
   memcpy (cpu_at (q), cpu_at (p), (size_t) (n * dtype_size (t)));
   return q;
 }
-static int same (const void *a, const void *b, int64_t n, enum dtype t) { return !memcmp (cpu_at (a), cpu_at (b),
+static inline int same (const void *a, const void *b, int64_t n, enum dtype t) { return !memcmp (cpu_at (a), cpu_at (b),
   (size_t) (n * dtype_size (t))); }
 static int zones (const void *p, int64_t n, enum dtype t)
 {
@@ -127,7 +127,7 @@ static void forget (void)
   for (struct block *b; (b = blocks);) blocks = b->next, free (b);
   used = 0;
 }
-static double *values (const void *p, int64_t n, enum dtype t)
+static inline double *values (const void *p, int64_t n, enum dtype t)
 {
   double *v = doubles (n);
   for (int64_t i = 0; i < n; i++) v[i] = get (p, i, t);

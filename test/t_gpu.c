@@ -39,7 +39,7 @@ static void set (void *h, int64_t i, enum dtype t, double x)
 static double get (const void *h, int64_t i, enum dtype t)
 {
   return t == DT_F64 ? ((const double *) h)[i] : t == DT_I32 ? ((const int32_t *) h)[i] : t == DT_F32 ? ((const float *) h)[i]
-    : bf16_to_f32 (((const bf16 *) h)[i]);
+    : t == DT_U8 ? ((const uint8_t *) h)[i] : bf16_to_f32 (((const bf16 *) h)[i]);
 }
 
 static void put (struct buf *b, const void *h)
@@ -455,6 +455,68 @@ static void test_adamw (void)
   }
 }
 
+/* ---- 8 bits ---- */
+
+static const enum dtype eights[] = { DT_E4M3, DT_E5M2 };
+
+/* Codes of what normal numbers are like, with a unit; s: where its amax and unit are. */
+static struct buf quantised (const struct buf *x, int64_t rows, int64_t cols, enum dtype to, struct buf *turned, struct buf *s)
+{
+  struct buf q = raw (rows * cols, DT_U8, 0);
+  *turned = raw (rows * cols, DT_U8, 0);
+  *s = raw (2, DT_F32, 0);
+  BOTH (OP_AMAX, amax, .x = x->p[k], .n = rows * cols, .t = x->t, .dst = (float *) s->p[k]);
+  BOTH (OP_QUANT, quant, .rows = rows, .cols = cols, .x = x->p[k], .q = q.p[k], .qt = turned->p[k], .s = (float *) s->p[k], .t = x->t, .to = to);
+  return q;
+}
+
+static void test_quant (void)
+{
+  static const struct { int64_t rows, cols; double scale; } c[] = { { 16, 16, 1 }, { 128, 128, 448 }, { 48, 4112, 1e-6 }, { 1040, 80, 1e-30 }, { 2048, 1536, 1e4 }, { 16, 32, 0 }, { 64, 64, 7e30 } };
+  EACH_TYPE (t) for (int e = 0; e < 2; e++) {
+    for (int i = 0; i < LEN (c); i++, again ()) {
+      struct buf x = filled (c[i].rows * c[i].cols, t, 0, c[i].scale), qt, s, q;
+      if (i == 1) BOTH (OP_AXPBY, axpby, .y = at_elem (x.p[k], 77, t), .x = x.p[k], .n = 1, .yt = t, .xt = t, .alpha = NAN);
+      q = quantised (&x, c[i].rows, c[i].cols, eights[e], &qt, &s);
+      look (&q);
+      look (&qt);
+      look (&s);
+    }
+    struct buf x = filled (64 * 48, t, 0, 1), qt, s, q;
+    BOTH (OP_AXPBY, axpby, .y = at_elem (x.p[k], 100, t), .x = x.p[k], .n = 1, .yt = t, .xt = t, .alpha = INFINITY);
+    q = quantised (&x, 64, 48, eights[e], &qt, &s);
+    look (&s);   /* no unit: the codes mean nothing */
+    x = filled (64 * 48, t, 0, 1);
+    q = raw (64 * 48, DT_U8, 0), qt = raw (64 * 48, DT_U8, 0);
+    BOTH (OP_AMAX, amax, .x = x.p[k], .n = x.n, .t = t, .dst = (float *) s.p[k]);
+    BOTH (OP_QUANT, quant, .rows = 64, .cols = 48, .x = x.p[k], .q = q.p[k], .s = (float *) s.p[k], .t = t, .to = eights[e]);
+    BOTH (OP_QUANT, quant, .rows = 64, .cols = 48, .x = x.p[k], .qt = qt.p[k], .s = (float *) s.p[k], .t = t, .to = eights[e]);
+    look (&q);
+    look (&qt);
+    again ();
+    point (e ? "quantise to e5m2 from" : "quantise to e4m3 from", t, 0);
+  }
+}
+
+static void test_gemm_fp8 (void)
+{
+  static const struct { int64_t m, n, k; } c[] = { { 16, 16, 16 }, { 256, 512, 1024 }, { 48, 80, 4096 }, { 1024, 32, 208 } };
+  for (int v = 0; v < 3; v++) {   /* which operand is e5m2 */
+    EACH_TYPE (ct) {
+      for (int i = 0; i < LEN (c); i++) for (int w = 0; w < 4; w++, again ()) {
+        struct buf a = filled (c[i].m * c[i].k, DT_BF16, 0, 3), b = filled (c[i].n * c[i].k, DT_BF16, 0, 1e-3), turned, as, bs, out = filled (c[i].m * c[i].n, ct, 0, 0.1);
+        struct buf bias = filled (c[i].n, DT_BF16, 0, 0.1);
+        a = quantised (&a, c[i].m, c[i].k, eights[v == 1], &turned, &as);
+        b = quantised (&b, c[i].n, c[i].k, eights[v == 2], &turned, &bs);
+        BOTH (OP_GEMM_FP8, gemm_fp8, .m = c[i].m, .n = c[i].n, .k = c[i].k, .a = a.p[k], .b = b.p[k], .a_unit = (float *) as.p[k] + 1, .b_unit = (float *) bs.p[k] + 1,
+              .c = out.p[k], .bias = (w & 2) && ct == DT_BF16 ? bias.p[k] : NULL, .at = eights[v == 1], .bt = eights[v == 2], .ct = ct, .beta = w & 1);
+        look (&out);
+      }
+      point (v == 0 ? "gemm e4m3 x e4m3" : v == 1 ? "gemm e5m2 x e4m3" : "gemm e4m3 x e5m2", ct, ct == DT_F32 ? 1e-4 : -1);
+    }
+  }
+}
+
 /* ---- graphs: kernels recorded and replayed ---- */
 static void test_graph (void)
 {
@@ -521,6 +583,8 @@ int main (int argc, char **argv)
   test_xent ();
   test_sumsq ();
   test_adamw ();
+  test_quant ();
+  test_gemm_fp8 ();
   test_graph ();
   bed_close (GPU);
   bed_close (CPU);
