@@ -27,11 +27,23 @@ struct ckpt_state {
   void (*get) (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, float *dst);
   void (*put) (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, const float *src);
   void *ctx;
-  struct ckpt_cost *cost;        /* filled by ckpt_save; NULL: not wanted */
+  enum dtype moments;            /* m and v in the file: DT_F32, or DT_BF16 for half the bytes (a resumed run is then not the same to the bit) */
+  int64_t stripes, stripe_bytes; /* how a file system that stripes (Lustre) lays the file out; 0: as its folder says */
+  struct ckpt_cost *cost;        /* filled by a save that succeeds; NULL: not wanted */
 };
 
-/* Collective over mesh->world. 0, or -1 with the sentence: then the file is gone and older checkpoints are as they were. Host memory: 1 MiB a rank and the index on rank 0. */
+/* Collective over mesh->world. 0, or -1 with the sentence: then the file is gone and older checkpoints are as they were. Host memory: 1 MiB a rank and the index. */
 int ckpt_save (const struct ckpt_state *s, const char *run_dir, struct err *e);
+
+/* The same in parts, with training in between. ckpt_begin makes the empty file and takes its room; from ckpt_go on a thread of each rank writes what `get` gives (which must
+   then be what stood there at the step of the save, and callable from that thread). When no rank is busy any more, ckpt_next brings all of them to the next phase.
+   What S points to must live until the end, but for config. */
+struct ckpt_saving;
+int  ckpt_begin (const struct ckpt_state *s, const char *run_dir, struct ckpt_saving **v, struct err *e);   /* collective: 0, or -1 and *v is NULL */
+void ckpt_go (struct ckpt_saving *v);                          /* local, once; never called: the work is done inside of ckpt_next */
+bool ckpt_busy (const struct ckpt_saving *v);                  /* local: ckpt_next would have to wait here */
+int  ckpt_next (struct ckpt_saving **v, struct err *e);        /* collective: 1 more to come; 0 the checkpoint is there, -1 it failed, and *v is NULL */
+int  ckpt_finish (struct ckpt_saving **v, struct err *e);      /* collective: to the end. 0 or -1 */
 
 /* Collective. Fills step, tokens, updates (when it returns 0) and, by put, all that this rank holds (owned or copied). Each rank reads what it needs and its share of the
    checksums; after -1 the state that put filled is worth nothing. WEIGHTS_ONLY: the masters. */
@@ -40,9 +52,9 @@ int ckpt_load (struct ckpt_state *s, const char *path, bool weights_only, struct
 /* Collective over WORLD. The newest good checkpoint with step < BELOW (INT64_MAX: any); rank 0 looks, warns of those that it skips, and tells all. 1, 0 if none, -1. */
 int ckpt_newest (const char *run_dir, MPI_Comm world, int64_t below, char path[static CKPT_PATH], int64_t *step, struct err *e);
 
-/* Collective. Load the newest checkpoint of the run that can be loaded; a damaged one is named and the one before it taken. 1, 0 if there is none, -1 (also where
-   there are some and none can be loaded: training anew in their place is for the user to decide). */
-int ckpt_resume (struct ckpt_state *s, const char *run_dir, struct err *e);
+/* Collective. Load the newest checkpoint of the run that can be loaded; a damaged one is named and the one before it taken, or (FALLBACK false) is an error. 1, 0 if there is
+   none, -1 (also where there are some and none can be loaded: training anew in their place is for the user to decide). */
+int ckpt_resume (struct ckpt_state *s, const char *run_dir, bool fallback, struct err *e);
 
 /* One rank. Remove all but the KEEP newest good ones (0: keep all) and what killed saves left behind; never the newest good one, never a file that is not ours. */
 void ckpt_prune (const char *run_dir, int64_t keep);

@@ -7,6 +7,7 @@
 #define CKPT_FORMAT "tessera checkpoint"
 enum { CKPT_VERSION = 2, CKPT_NAME = 96 };
 #define CKPT_STAGE ((int64_t) 1 << 20)         /* bytes of a staging buffer: what a core keeps in its cache between copy, checksum and disk */
+enum { CKPT_ALIGN = 4096 };                    /* where datasets of some size begin: ranks share no page of the file */
 extern const char *const ckpt_group[CKPT_KINDS];
 
 /* --- the index: rows as they lie in the file ---------------------------------------------------------------------------------------- */
@@ -57,7 +58,7 @@ int strips_meet (const struct strip *a, const struct strip *b, struct run run[st
 void ckpt_folder (const char *run_dir, char out[static CKPT_PATH]);
 void ckpt_name (const char *run_dir, int64_t step, char out[static CKPT_PATH]);
 
-/* HDF5 stays silent between these (its own printing off); why = its deepest words about the last failure. */
+/* HDF5 stays silent between these (its own printing off), which nest; why = its deepest words about the last failure. */
 void h5_begin (void);
 void h5_end (void);
 const char *h5_why (void);

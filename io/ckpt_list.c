@@ -64,10 +64,16 @@ static int look (const char *path, int64_t step, struct err *e)
   return 0;
 }
 
+static int stop_at (const struct err *why, struct err *e)
+{
+  return world_err (e, "%s; move it away, or let load.fallback take the one before", why->msg);
+}
+
 /* What rank 0 found, told to all. */
 struct newest { int64_t rc, step, skipped; char path[CKPT_PATH]; };
 
-static void newest_here (const char *run_dir, int64_t below, struct newest *out, struct err *e)
+/* STRICT: one that is no whole checkpoint is an error. */
+static void newest_here (const char *run_dir, int64_t below, bool strict, struct newest *out, struct err *e)
 {
   char folder[CKPT_PATH];
   struct found *list;
@@ -79,7 +85,8 @@ static void newest_here (const char *run_dir, int64_t below, struct newest *out,
     if (list[i].tmp || list[i].step >= below) continue;
     snprintf (out->path, CKPT_PATH, "%.*s/checkpoints/%s", STR - 2, run_dir, list[i].name);
     if (look (out->path, list[i].step, &why)) {
-      say (SAY_WARN, "skipping a checkpoint: %s", why.msg);
+      if (strict) out->rc = stop_at (&why, e);
+      else say (SAY_WARN, "skipping a checkpoint: %s", why.msg);
       out->skipped++;
       continue;
     }
@@ -89,12 +96,12 @@ static void newest_here (const char *run_dir, int64_t below, struct newest *out,
   xfree (list);
 }
 
-static int find (const char *run_dir, MPI_Comm world, int64_t below, struct newest *out, struct err *e)
+static int find (const char *run_dir, MPI_Comm world, int64_t below, bool strict, struct newest *out, struct err *e)
 {
   int rank;
   memset (out, 0, sizeof *out);
   MPI_Comm_rank (world, &rank);
-  if (!rank) newest_here (run_dir, below, out, e);
+  if (!rank) newest_here (run_dir, below, strict, out, e);
   if (ckpt_agree (world, out->rc < 0, e)) return -1;
   ckpt_bcast (world, out, sizeof *out);
   return (int) out->rc;
@@ -103,21 +110,21 @@ static int find (const char *run_dir, MPI_Comm world, int64_t below, struct newe
 int ckpt_newest (const char *run_dir, MPI_Comm world, int64_t below, char path[static CKPT_PATH], int64_t *step, struct err *e)
 {
   struct newest f;
-  int rc = find (run_dir, world, below, &f, e);
+  int rc = find (run_dir, world, below, false, &f, e);
   if (rc <= 0) return rc;
   memcpy (path, f.path, CKPT_PATH);
   *step = f.step;
   return 1;
 }
 
-int ckpt_resume (struct ckpt_state *s, const char *run_dir, struct err *e)
+int ckpt_resume (struct ckpt_state *s, const char *run_dir, bool fallback, struct err *e)
 {
   struct newest f = { .step = INT64_MAX };
   struct err local = { 0 };
   int64_t skipped = 0;
   if (!e) e = &local;
   for (;;) {
-    int rc = find (run_dir, s->mesh->world, f.step, &f, e);
+    int rc = find (run_dir, s->mesh->world, f.step, !fallback, &f, e);
     skipped += f.skipped;
     if (rc < 0) return -1;
     if (!rc && skipped) return user_err (e, "none of the %lld checkpoints in %s/checkpoints can be loaded; move them away to begin anew", (long long) skipped, run_dir);
@@ -125,6 +132,7 @@ int ckpt_resume (struct ckpt_state *s, const char *run_dir, struct err *e)
     struct err why = { 0 };
     if (!ckpt_load (s, f.path, false, &why)) return 1;
     if (why.code != EXIT_WORLD) return *e = why, -1;   /* of another model: older ones will be too */
+    if (!fallback) return stop_at (&why, e);
     say (SAY_WARN, "skipping a checkpoint: %s", why.msg);
     skipped++;
   }

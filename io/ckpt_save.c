@@ -1,31 +1,12 @@
-#include "config.h"
-#include "ckpt_int.h"
+/* A save in phases: the empty file; each rank's elements; to the disk; checksums, `complete` and the name. Between phases all ranks agree. */
+#include "ckpt_saving.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
-#define XXH_INLINE_ALL   /* for this machine's vectors: half as fast again as the library */
-#include <xxhash.h>
 
-#define WRITE_MAX ((int64_t) 1 << 28)   /* elements: an independent write above 2^31 - 1 bytes fails */
-#define SEEN 10.0                       /* seconds after which a name that rank 0 made must be seen everywhere */
-
-/* A stretch of my part, slice by slice: where the elements of my datasets come from. */
-struct source { int unit; int64_t lo, n; };
-
-struct saver {
-  const struct ckpt_state *s;
-  MPI_Comm world;
-  struct index index;            /* rank 0: of all ranks; others: only their own row of ranks */
-  struct row_rank me;
-  struct row_slice *slice;       /* mine */
-  struct source *source;         /* [slices] */
-  int slices;
-  char name[CKPT_PATH], tmp[CKPT_PATH + 8], folder[CKPT_PATH];
-};
+#define SEEN 10.0   /* seconds after which a name that rank 0 made must be seen everywhere */
 
 /* --- what I write --- */
 
@@ -36,26 +17,26 @@ static void replica_of (const struct mesh *m, int *n, int *k)
   *k = m->shape.no_shard ? at[AXIS_DP_REPLICATE] * dim[AXIS_DP_SHARD] + at[AXIS_DP_SHARD] : at[AXIS_DP_REPLICATE];
 }
 
-static void add_source (struct saver *v, const struct piece *p)
+static void add_source (struct ckpt_saving *v, const struct piece *p)
 {
   const struct slot *t = p->slot;
   bool flat = param_ndim (t->id) == 1;
   v->source[v->slices] = (struct source) { p->unit, p->lo, p->hi - p->lo };
   v->slice[v->slices++] = (struct row_slice) {
-    .tensor = index_find (&v->s->conf->arch, t->block, t->id), .rank = v->me.rank, .offset = v->me.count, .count = p->hi - p->lo, .start = p->start,
+    .tensor = index_find (&v->s.conf->arch, t->block, t->id), .rank = v->me.rank, .offset = v->me.count, .count = p->hi - p->lo, .start = p->start,
     .row0 = flat ? t->part.row0 + t->part.col0 : t->part.row0, .col0 = flat ? 0 : t->part.col0, .cols = flat ? 1 : t->part.cols };
   v->me.count += p->hi - p->lo;
 }
 
-static void list_sources (struct saver *v)
+static void list_sources (struct ckpt_saving *v)
 {
-  const struct mesh *m = v->s->mesh;
+  const struct mesh *m = v->s.mesh;
   const int *at = m->coord, *dim = m->shape.dim;
   int replicas, replica;
   struct piece *piece;
   replica_of (m, &replicas, &replica);
   v->me = (struct row_rank) { m->rank, at[AXIS_DP_REPLICATE], at[AXIS_DP_SHARD], at[AXIS_PP], at[AXIS_TP], 0, { 0 } };
-  int n = units_pieces (v->s->units, &piece);
+  int n = units_pieces (v->s.units, &piece);
   v->slice = xalloc ((size_t) n * sizeof *v->slice, "ckpt");
   v->source = xalloc ((size_t) n * sizeof *v->source, "ckpt");
   for (int i = 0; i < n; i++) {
@@ -67,16 +48,16 @@ static void list_sources (struct saver *v)
 
 /* --- the index on rank 0 --- */
 
-static void gather_ranks (struct saver *v)
+static void gather_ranks (struct ckpt_saving *v)
 {
   MPI_Request r;
   MPI_Igather (&v->me, sizeof v->me, MPI_BYTE, v->index.rank, sizeof v->me, MPI_BYTE, 0, v->world, &r);
   wait_all (1, &r);
 }
 
-static void gather_slices (struct saver *v)
+static void gather_slices (struct ckpt_saving *v)
 {
-  int n = v->s->mesh->size, bytes = v->slices * (int) sizeof *v->slice, *count = xalloc ((size_t) n * sizeof (int), "ckpt"), *at = xalloc ((size_t) n * sizeof (int), "ckpt");
+  int n = v->s.mesh->size, bytes = v->slices * (int) sizeof *v->slice, *count = xalloc ((size_t) n * sizeof (int), "ckpt"), *at = xalloc ((size_t) n * sizeof (int), "ckpt");
   int64_t sum = 0;
   MPI_Request r;
   MPI_Igather (&bytes, 1, MPI_INT, count, 1, MPI_INT, 0, v->world, &r);
@@ -94,249 +75,140 @@ static void gather_slices (struct saver *v)
   xfree (at);
 }
 
-static int make_index (struct saver *v, struct err *e)
+static int make_index (struct ckpt_saving *v, struct err *e)
 {
   struct index *x = &v->index;
-  index_of_arch (x, &v->s->conf->arch);
-  x->ranks = v->s->mesh->size;
+  index_of_arch (x, &v->s.conf->arch);
+  for (int64_t i = 0; i < x->tensors; i++) snprintf (x->tensor[i].moments, sizeof x->tensor[i].moments, "%s", dtype_name (v->s.moments));
+  x->ranks = v->s.mesh->size;
   x->rank = xalloc ((size_t) x->ranks * sizeof *x->rank, "ckpt");
   gather_ranks (v);
   gather_slices (v);
-  if (v->s->mesh->rank) return 0;
+  if (v->rank) return 0;
   for (int64_t i = x->slices - 1; i >= 0; i--) x->tensor[x->slice[i].tensor].stage = x->rank[x->slice[i].rank].pp;
   return index_check (x, e);
 }
 
-/* --- the empty file, by rank 0 alone: no collective creation that a rank could miss --- */
+/* --- begin --- */
 
-static int make_folder (const char *path, struct err *e)
-{
-  if (!mkdir (path, 0777) || errno == EEXIST) return 0;
-  return world_err (e, "cannot create the folder %s: %s", path, strerror (errno));
-}
-
-static int attributes (hid_t f, const struct saver *v)
-{
-  static const char *const axis[AXIS_N] = { [AXIS_TP] = "tp", [AXIS_PP] = "pp", [AXIS_DP_SHARD] = "dp_shard", [AXIS_DP_REPLICATE] = "dp_replicate" };
-  const struct mesh_shape *m = &v->s->mesh->shape;
-  int64_t version = CKPT_VERSION;
-  int32_t complete = 0;
-  char mesh[200];
-  int n = snprintf (mesh, sizeof mesh, "dp_replicate %d, dp_shard %d, pp %d, tp %d, order ", m->dim[AXIS_DP_REPLICATE], m->dim[AXIS_DP_SHARD],
-                    m->dim[AXIS_PP], m->dim[AXIS_TP]);
-  for (int i = 0; i < AXIS_N; i++) n += snprintf (mesh + n, sizeof mesh - n, "%s%s", i ? "-" : "", axis[m->order[i]]);
-  return h5_attr_text (f, "format", CKPT_FORMAT) || h5_attr_text (f, "program", "pretrain (Tessera) " PACKAGE_VERSION) || h5_attr (f, "version", H5T_STD_I64LE, -1, &version)
-         || h5_attr (f, "step", H5T_STD_I64LE, -1, &v->s->step) || h5_attr (f, "tokens", H5T_STD_I64LE, -1, &v->s->tokens)
-         || h5_attr (f, "updates", H5T_IEEE_F64LE, -1, &v->s->updates) || h5_attr_text (f, "mesh", mesh)
-         || h5_attr_text (f, "config", v->s->config ? v->s->config : "") || h5_attr (f, "complete", H5T_STD_I32LE, -1, &complete);
-}
-
-static int make_dataset (hid_t group, const struct row_rank *r, int dp_shard)
-{
-  char name[32];
-  const int32_t at[3] = { r->dp_replicate * dp_shard + r->dp_shard, r->pp, r->tp };
-  snprintf (name, sizeof name, "rank%05d", (int) r->rank);
-  hid_t d = h5_dataset (group, name, H5T_IEEE_F32LE, r->count);
-  int bad = d < 0 || h5_attr (d, "dp_pp_tp", H5T_STD_I32LE, 3, at);
-  if (d >= 0) H5Dclose (d);
-  return bad;
-}
-
-static int make_content (hid_t f, const struct saver *v)
-{
-  int bad = attributes (f, v) || h5_index_create (f, &v->index);
-  for (int k = 0; k < CKPT_KINDS && !bad; k++) {
-    hid_t g = H5Gcreate2 (f, ckpt_group[k], H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
-    bad = g < 0;
-    for (int64_t i = 0; i < v->index.ranks && !bad; i++) bad = make_dataset (g, &v->index.rank[i], v->s->mesh->shape.dim[AXIS_DP_SHARD]);
-    if (g >= 0) H5Gclose (g);
-  }
-  return bad;
-}
-
-/* Blocks for BYTES of the file. Where a file system cannot reserve, what it says is free must do. */
-static int reserve (const char *path, const char *folder, int mode, int64_t bytes, struct err *e)
-{
-  struct statvfs f;
-  char need[24];
-  int fd = open (path, O_RDWR | O_CREAT | O_CLOEXEC, 0666), cause = errno;
-  if (fd < 0) return world_err (e, "cannot create %s: %s", path, strerror (cause));
-  cause = fallocate (fd, mode, 0, bytes) ? errno : 0;
-  close (fd);
-  if (cause == EOPNOTSUPP || cause == ENOSYS) cause = !statvfs (folder, &f) && (double) f.f_bavail * (double) f.f_frsize < (double) bytes ? ENOSPC : 0;
-  if (!cause) return 0;
-  bytes_text (bytes, need);
-  return world_err (e, "no room for the checkpoint: %s of %s cannot be reserved: %s", need, path, strerror (cause));
-}
-
-/* No less than the file will have. */
-static int64_t file_bytes (const struct index *x)
-{
-  int64_t n = x->ranks * 3 * 1024 + x->tensors * (int64_t) sizeof *x->tensor + x->slices * (int64_t) sizeof *x->slice + 65536;
-  for (int64_t i = 0; i < x->ranks; i++) n += x->rank[i].count * 4 * CKPT_KINDS;
-  return n;
-}
-
-/* The blocks of the whole file are taken before HDF5 writes: where there is no room, a rank's failing write leaves the others waiting, and a file whose metadata cannot be
-   flushed can never be closed. Creating the file anew gives the first reservation back, so that it is taken again. */
-static int make_file (const struct saver *v, const char *run_dir, struct err *e)
-{
-  int64_t bytes = file_bytes (&v->index);
-  if (make_folder (run_dir, e) || make_folder (v->folder, e)) return -1;
-  if (unlink (v->tmp) && errno != ENOENT) return world_err (e, "cannot remove %s: %s", v->tmp, strerror (errno));
-  if (reserve (v->tmp, v->folder, 0, bytes, e)) return -1;
-  hid_t f = h5_create (v->tmp, e);
-  if (f < 0) return -1;
-  if (reserve (v->tmp, v->folder, FALLOC_FL_KEEP_SIZE, bytes, e)) return H5Fclose (f), -1;
-  int bad = make_content (f, v);
-  if (bad) world_err (e, "cannot write %s (%s)", v->tmp, h5_why ());
-  if (H5Fclose (f) < 0 && !bad) bad = world_err (e, "cannot write %s (%s)", v->tmp, h5_why ());
-  if (bad) return -1;
-  return reserve (v->tmp, v->folder, FALLOC_FL_KEEP_SIZE, bytes, e);   /* closing may have cut the file */
-}
-
-/* --- the elements, by all ranks --- */
-
-static int put_out (hid_t d, int64_t at, float *buf, int64_t n)
-{
-  for (int64_t i = 0; i < n; i += WRITE_MAX) {
-    int64_t k = MIN (WRITE_MAX, n - i);
-    if (h5_move (true, d, H5T_IEEE_F32LE, H5P_DEFAULT, at + i, 1, k, k, buf, n, i, k)) return -1;
-  }
-  return 0;
-}
-
-/* All of one kind, through BUF of MOST elements; the checksum on the way. */
-static int write_kind (struct saver *v, hid_t d, enum ckpt_kind kind, float *buf, int64_t most)
-{
-  int64_t used = 0, at = 0;
-  XXH3_state_t *h = XXH3_createState ();
-  must (h, "out of host memory");
-  XXH3_64bits_reset (h);
-  int bad = 0;
-  for (int i = 0; i < v->slices && !bad; i++)
-    for (int64_t lo = 0, n; lo < v->source[i].n && !bad; lo += n) {
-      n = MIN (v->source[i].n - lo, most - used);
-      v->s->get (v->s->ctx, kind, v->source[i].unit, v->source[i].lo + lo, n, buf + used);
-      XXH3_64bits_update (h, buf + used, (size_t) n * 4);
-      used += n;
-      if (used < most && at + used < v->me.count) continue;
-      bad = put_out (d, at, buf, used);
-      at += used;
-      used = 0;
-    }
-  v->me.sum[kind] = XXH3_64bits_digest (h);
-  XXH3_freeState (h);
-  return bad;
-}
-
-static int write_all (struct saver *v, hid_t f, struct err *e)
-{
-  int64_t most = MIN (CKPT_STAGE / 4, v->me.count);
-  float *buf = xalloc ((size_t) most * 4, "ckpt stage");
-  int bad = 0;
-  for (int k = 0; k < CKPT_KINDS && !bad; k++) {
-    hid_t d = h5_rank_dataset (f, k, v->me.rank);
-    bad = d < 0 || write_kind (v, d, k, buf, most);
-    if (bad) world_err (e, "cannot write %s (%s)", v->tmp, h5_why ());
-    if (d >= 0) H5Dclose (d);
-  }
-  xfree (buf);
-  return -bad;
-}
-
-/* Each rank sees the file and may write it: known before MPI's collective open, which would leave the others waiting. */
-static int may_write (const struct saver *v, struct err *e)
+/* Each rank sees the file and may write it. */
+static int open_tmp (struct ckpt_saving *v, struct err *e)
 {
   for (double end = now () + SEEN;;) {
-    int fd = open (v->tmp, O_RDWR);
-    if (fd >= 0) return close (fd);
+    v->fd = open (v->tmp, O_WRONLY | O_CLOEXEC);
+    if (v->fd >= 0) return 0;
     if (errno != ENOENT || now () > end) return world_err (e, "%s: %s", v->tmp, strerror (errno));
     usleep (20000);
   }
 }
 
-/* MPI-IO takes what stands before a colon for the kind of file system. */
-static hid_t open_together (const struct saver *v)
+static int begin (struct ckpt_saving *v, const char *run_dir, struct err *e)
 {
-  char name[sizeof v->tmp + 8];
-  snprintf (name, sizeof name, "%s%s", strchr (v->tmp, ':') ? "ufs:" : "", v->tmp);
-  hid_t access = H5Pcreate (H5P_FILE_ACCESS);
-  H5Pset_fapl_mpio (access, v->world, MPI_INFO_NULL);
-  H5Pset_libver_bounds (access, H5F_LIBVER_V18, H5F_LIBVER_V18);
-  hid_t f = H5Fopen (name, H5F_ACC_RDWR, access);
-  H5Pclose (access);
-  return f;
-}
-
-/* Nothing of a failed save may stay to be flushed: a file cut to nothing closes at once, one that is full or half written would hang. */
-static int write_file (struct saver *v, struct err *e)
-{
-  if (ckpt_agree (v->world, may_write (v, e), e)) return -1;
-  hid_t f = open_together (v);
-  int bad = f < 0 ? world_err (e, "cannot open %s with HDF5's MPI driver (%s)", v->tmp, h5_why ()) : 0;
-  bad = ckpt_agree (v->world, bad, e) || ckpt_agree (v->world, write_all (v, f, e), e);
-  if (bad && !v->me.rank && truncate (v->tmp, 0)) say (SAY_WARN, "cannot empty %s: %s", v->tmp, strerror (errno));
-  if (bad) mesh_barrier (v->world);
-  if (f >= 0 && H5Fclose (f) < 0 && !bad) bad = world_err (e, "cannot close %s (%s)", v->tmp, h5_why ());
-  return ckpt_agree (v->world, bad, e);
-}
-
-/* --- to the disk, and the name --- */
-
-static int sync_path (const char *path, struct err *e)
-{
-  int fd = open (path, O_RDONLY), bad = fd < 0 || fsync (fd), why = errno;
-  if (fd >= 0) close (fd);
-  return bad && why != EINVAL ? world_err (e, "cannot sync %s: %s", path, strerror (why)) : 0;   /* EINVAL: this kind of folder cannot be synced */
-}
-
-/* Checksums and `complete` into the file that is on the disk already, then its name. */
-static int seal (const struct saver *v, struct err *e)
-{
-  int32_t complete = 1;
-  hid_t f = h5_open (v->tmp, true, 0, e);
-  if (f < 0) return -1;
-  int bad = h5_index_ranks (f, &v->index) || h5_attr (f, "complete", H5T_STD_I32LE, -1, &complete);
-  bad |= H5Fclose (f) < 0;
-  if (bad) return world_err (e, "cannot write %s (%s)", v->tmp, h5_why ());
-  if (sync_path (v->tmp, e)) return -1;
-  if (rename (v->tmp, v->name)) return world_err (e, "cannot rename %s: %s", v->tmp, strerror (errno));
-  return sync_path (v->folder, e);
-}
-
-static int save_steps (struct saver *v, const char *run_dir, struct err *e)
-{
-  const struct mesh *m = v->s->mesh;
-  double t[5] = { now () };
+  MPI_Request r;
   if (ckpt_agree (v->world, make_index (v, e), e)) return -1;
-  if (ckpt_agree (v->world, m->rank ? 0 : make_file (v, run_dir, e), e)) return -1;
-  t[1] = now ();
-  if (write_file (v, e)) return -1;
-  t[2] = now ();
-  if (ckpt_agree (v->world, m->local_rank ? 0 : sync_path (v->tmp, e), e)) return -1;   /* each node its own pages */
-  t[3] = now ();
-  gather_ranks (v);
-  if (ckpt_agree (v->world, m->rank ? 0 : seal (v, e), e)) return -1;
-  t[4] = now ();
-  if (v->s->cost) *v->s->cost = (struct ckpt_cost) { t[1] - t[0], t[2] - t[1], t[3] - t[2], t[4] - t[3], v->me.count * 4 * CKPT_KINDS };
+  int64_t *at = v->rank ? NULL : xalloc ((size_t) v->index.ranks * sizeof v->at, "ckpt");
+  int bad = ckpt_agree (v->world, v->rank ? 0 : make_file (v, run_dir, at, e), e);
+  MPI_Iscatter (at, sizeof v->at, MPI_BYTE, v->at, sizeof v->at, MPI_BYTE, 0, v->world, &r);
+  wait_all (1, &r);
+  xfree (at);
+  return bad || ckpt_agree (v->world, open_tmp (v, e), e) ? -1 : 0;
+}
+
+static void free_saving (struct ckpt_saving **at)
+{
+  struct ckpt_saving *v = *at;
+  *at = NULL;
+  if (v->fd >= 0) close (v->fd);
+  index_free (&v->index);
+  xfree (v->slice);
+  xfree (v->source);
+  xfree (v->buf);
+  xfree (v);
+  h5_end ();
+}
+
+/* Nothing of a failed save stays. */
+static int fail (struct ckpt_saving **v)
+{
+  if (!(*v)->rank) unlink ((*v)->tmp);
+  free_saving (v);
+  return -1;
+}
+
+int ckpt_begin (const struct ckpt_state *s, const char *run_dir, struct ckpt_saving **out, struct err *e)
+{
+  struct err local = { 0 };
+  struct ckpt_saving *v = *out = xalloc (sizeof *v, "ckpt");
+  *v = (struct ckpt_saving) { .s = *s, .world = s->mesh->world, .rank = s->mesh->rank, .local_rank = s->mesh->local_rank, .fd = -1, .began = now () };
+  ckpt_folder (run_dir, v->folder);
+  ckpt_name (run_dir, s->step, v->name);
+  snprintf (v->tmp, sizeof v->tmp, "%s.tmp", v->name);
+  v->buf = xalloc ((size_t) CKPT_STAGE, "ckpt stage");
+  h5_begin ();
+  list_sources (v);
+  if (begin (v, run_dir, e ? e : &local)) return fail (out);
+  v->t[0] = now ();
+  save_start (v, save_write);
   return 0;
+}
+
+void ckpt_go (struct ckpt_saving *v)
+{
+  v->behind = true;
+  save_start (v, v->work);
+}
+
+bool ckpt_busy (const struct ckpt_saving *v) { return !v->running || !v->done; }
+
+/* --- from phase to phase --- */
+
+static int after_sync (struct ckpt_saving *v)
+{
+  gather_ranks (v);
+  return v->rank ? 0 : make_complete (v, &v->err);
+}
+
+/* What follows the work of a phase on the main thread of each rank; then the next phase's work. */
+static const struct phase { int (*work) (struct ckpt_saving *v), (*after) (struct ckpt_saving *v); } phases[] = {
+  { save_write, NULL }, { save_sync, after_sync }, { save_name, NULL },
+};
+
+static void tell_cost (const struct ckpt_saving *v)
+{
+  struct ckpt_cost *c = v->s.cost;
+  int64_t element = 4 + (CKPT_KINDS - 1) * dtype_size (v->s.moments);
+  if (c) *c = (struct ckpt_cost) { v->t[0] - v->began, v->t[1] - v->t[0], v->t[2] - v->t[1], v->t[3] - v->t[2], v->me.count * element };
+}
+
+int ckpt_next (struct ckpt_saving **at, struct err *e)
+{
+  struct ckpt_saving *v = *at;
+  const struct phase *p = &phases[v->phase];
+  int bad = ckpt_agree (v->world, save_wait (v), &v->err);
+  if (!bad && p->after) bad = ckpt_agree (v->world, p->after (v), &v->err);
+  v->t[++v->phase] = now ();
+  if (bad) {
+    if (e && !e->msg[0]) *e = v->err;
+    return fail (at);
+  }
+  if (v->phase < LEN (phases)) {
+    save_start (v, phases[v->phase].work);
+    return 1;
+  }
+  tell_cost (v);
+  free_saving (at);
+  return 0;
+}
+
+int ckpt_finish (struct ckpt_saving **v, struct err *e)
+{
+  int rc;
+  while ((rc = ckpt_next (v, e)) > 0) continue;
+  return rc;
 }
 
 int ckpt_save (const struct ckpt_state *s, const char *run_dir, struct err *e)
 {
-  struct saver v = { .s = s, .world = s->mesh->world };
-  struct err local = { 0 };
-  ckpt_folder (run_dir, v.folder);
-  ckpt_name (run_dir, s->step, v.name);
-  snprintf (v.tmp, sizeof v.tmp, "%s.tmp", v.name);
-  h5_begin ();
-  list_sources (&v);
-  int rc = save_steps (&v, run_dir, e ? e : &local);
-  if (rc && !s->mesh->rank) unlink (v.tmp);
-  h5_end ();
-  index_free (&v.index);
-  xfree (v.slice);
-  xfree (v.source);
-  return rc;
+  struct ckpt_saving *v;
+  return ckpt_begin (s, run_dir, &v, e) ? -1 : ckpt_finish (&v, e);
 }

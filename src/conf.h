@@ -15,6 +15,7 @@ enum schedule_kind { SCHED_GPIPE, SCHED_1F1B, SCHED_INTERLEAVED, SCHED_ZBH1 };
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
 enum lr_kind { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
 enum offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };
+enum save_error { SAVE_ERROR_STOP, SAVE_ERROR_CONTINUE };
 enum tristate { NO, YES, AUTO };
 
 #define STR 1024   /* room of a string option */
@@ -43,7 +44,17 @@ struct conf {
     bool resume;                /* from the newest good checkpoint in run.dir */
     double watchdog;            /* seconds without progress after which a rank ends the job; 0 = never */
     double max_minutes;         /* stop with a checkpoint after so many minutes; 0 = never */
+    bool save_async;            /* checkpoints are written behind training, from a copy of the state in host memory */
+    enum dtype save_moments;    /* type of AdamW's moments in checkpoints */
+    enum save_error save_error; /* what a checkpoint that cannot be written means; the last one always stops */
+    int64_t stripe_count, stripe_size;   /* of checkpoints on a file system that stripes; 0 = as the folder says */
   } run;
+
+  struct {                      /* load: how a run begins that has no checkpoint of its own, and what a damaged one means */
+    char from[STR];             /* a checkpoint, or a run's folder: its newest good one; "" = initial weights */
+    bool weights_only;          /* from it only the weights: moments zero, step 0 */
+    bool fallback;              /* a damaged checkpoint: the good one before it; else stop */
+  } load;
 
   struct {                      /* mesh: 0 = takes the ranks that remain (dp_shard) or 1 (others) */
     int64_t dp_replicate, dp_shard, pp, tp;

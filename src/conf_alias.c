@@ -16,6 +16,8 @@ const struct foreign foreign_table[] = {
   { "deterministic_mode", "run.deterministic", "true=yes|false=no", true },
   { "overlap_grad_reduce", "run.overlap", "true=true|false=false", true },
   { "overlap_param_gather", "run.overlap", "true=true|false=false", true },
+  { "async_save", "run.save_async", "true=true|false=false", true },
+  { "finetune", "load.weights_only", "true=true|false=false", true },
   { "untie_embeddings_and_output_weights", "model.tied", "true=false|false=true", true },
   { "add_qkv_bias", "model.qkv_bias", "true=true|false=false", true },
   { "qk_layernorm", "model.qk_norm", "true=true|false=false", true },

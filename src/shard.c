@@ -411,6 +411,7 @@ void shard_norms (struct shard *s)
 void shard_optimize (struct shard *s)
 {
   bool direct = !s->alias && s->slots == s->units.count && s->c->sharding.reshard != RESHARD_BACKWARD;   /* each unit keeps its slot: write the new weights there */
+  if (s->hold) s->d->ops->wait (s->d, s->ch->q, s->hold);
   for (int i = 0; i < s->segs; i++) {
     const struct seg *g = &s->seg[i];
     struct ushard *u = &s->u[g->unit];

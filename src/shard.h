@@ -50,6 +50,7 @@ struct shard {
   struct wslot *slot; int slots;
   struct gbuf *gbuf; int gbufs;
   struct event *hop;
+  struct event *hold;         /* of a copy of the state under way: the optimizer waits for it. Lent; NULL: none */
   int *visit, visits, at;     /* unit of each use of the step; next */
   int *next;                  /* [visits] the use of the same unit after this one; visits + 1: none */
   struct range *tp_sum, *kv_sum; int tp_sums, kv_sums; int64_t tp_n, kv_n; void *pack;

@@ -1,4 +1,6 @@
 #include "state.h"
+#include <string.h>
+#include <sys/stat.h>
 
 static float *part_of (struct job *j, enum ckpt_kind k, int unit)
 {
@@ -20,17 +22,176 @@ static void put (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, c
 
 struct ckpt_state state_of (struct job *j, int64_t step, int64_t tokens)
 {
-  return (struct ckpt_state) { .conf = &j->c, .mesh = &j->m, .units = &j->s.sh.units, .step = step, .tokens = tokens, .get = get, .put = put, .ctx = j };
+  const struct conf *c = &j->c;
+  return (struct ckpt_state) { .conf = c, .mesh = &j->m, .units = &j->s.sh.units, .step = step, .tokens = tokens, .get = get, .put = put, .ctx = j,
+    .moments = c->run.save_moments, .stripes = c->run.stripe_count, .stripe_bytes = c->run.stripe_size };
+}
+
+/* ---- loading ---- */
+
+/* load.from: a file, or a run's folder. Rank 0 looks. Collective. */
+static int load_from (struct job *j, struct ckpt_state *s, struct err *e)
+{
+  char path[CKPT_PATH] = "";
+  const char *from = j->c.load.from;
+  struct stat st;
+  int64_t step;
+  int folder = j->m.rank == 0 && !stat (from, &st) && S_ISDIR (st.st_mode);
+  MPI_Request q;
+  MPI_Ibcast (&folder, 1, MPI_INT, 0, j->m.world, &q);
+  wait_all (1, &q);
+  int found = folder ? ckpt_newest (from, j->m.world, INT64_MAX, path, &step, e) : 1;
+  if (!found) return user_err (e, "load.from: %s has no checkpoint", from);
+  if (found < 0 || ckpt_load (s, folder ? path : from, j->c.load.weights_only, e)) return -1;
+  say (SAY_INFO, "began from %s, step %lld%s", folder ? path : from, (long long) s->step, j->c.load.weights_only ? ", its weights alone" : "");
+  if (j->c.load.weights_only) s->step = s->tokens = 0, s->updates = 0;
+  return 1;
 }
 
 int state_resume (struct job *j, const char *dir, int64_t *step, int64_t *tokens, struct err *e)
 {
   struct ckpt_state s = state_of (j, 0, 0);
-  int found = ckpt_resume (&s, dir, e);
+  int found = ckpt_resume (&s, dir, j->c.load.fallback, e);
+  if (!found && j->c.load.from[0]) {
+    shard_init (&j->s.sh);   /* what is not loaded: moments */
+    found = load_from (j, &s, e);
+  }
   if (found <= 0) return found;
   *step = s.step;
   *tokens = s.tokens;
   step_set_updates (&j->s, s.updates);
   shard_stale (&j->s.sh);
   return 1;
+}
+
+/* ---- saving ---- */
+
+/* Where part K of UNIT lies in the copy. */
+static float *copy_of (const struct saver *s, enum ckpt_kind k, int unit)
+{
+  int64_t at = 0;
+  const struct units *u = &s->j->s.sh.units;
+  for (int i = 0; i < unit; i++) at += u->unit[i].shard;
+  return s->copy + at * CKPT_KINDS + u->unit[unit].shard * k;
+}
+
+static void get_copied (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, float *dst)
+{
+  memcpy (dst, copy_of (ctx, k, unit) + lo, (size_t) n * 4);
+}
+
+void saver_open (struct saver *s, struct job *j)
+{
+  const struct conf *c = &j->c;
+  const struct units *u = &j->s.sh.units;
+  struct err e = { 0 };
+  *s = (struct saver) { .j = j };
+  if (!c->run.save_async || !c->run.save_every || c->run.save_every >= c->train.steps) return;   /* the last one is waited for */
+  for (int i = 0; i < u->count; i++) s->bytes += u->unit[i].shard * 4 * CKPT_KINDS;
+  s->copy = dev_reserve (&j->d, MEM_STAGE, SPACE_PINNED, s->bytes, &e);
+  if (mesh_agree (&j->m, !s->copy, &e)) {
+    say (SAY_INFO, "checkpoints are written while training waits: there is no room for a copy of the state in host memory (%s)", e.msg);
+    if (s->copy) dev_release (&j->d, MEM_STAGE, SPACE_PINNED, s->copy, s->bytes);
+    s->copy = NULL;
+    return;
+  }
+  s->q = j->d.ops->queue_open (&j->d, QUEUE_COPY, "save", NULL, 0);
+  s->ready = j->d.ops->event_open (&j->d);
+  s->copied = j->d.ops->event_open (&j->d);
+}
+
+void saver_close (struct saver *s)
+{
+  if (!s->copy) return;
+  struct dev *d = &s->j->d;
+  s->j->s.sh.hold = NULL;
+  d->ops->event_close (d, s->ready);
+  d->ops->queue_close (d, s->q);
+  d->ops->event_close (d, s->copied);
+  dev_release (d, MEM_STAGE, SPACE_PINNED, s->copy, s->bytes);
+  s->copy = NULL;
+}
+
+/* The state of now into host memory, on a queue of its own; the optimizer waits for it. */
+static void copy_state (struct saver *s)
+{
+  struct job *j = s->j;
+  const struct dev_ops *ops = j->d.ops;
+  ops->record (&j->d, j->s.q, s->ready);
+  ops->wait (&j->d, s->q, s->ready);
+  for (int i = 0; i < j->s.sh.units.count; i++)
+    for (int k = 0; k < CKPT_KINDS; k++)
+      dev_op (&j->d, s->q, OP_COPY, copy, .dst = copy_of (s, k, i), .src = part_of (j, k, i), .bytes = j->s.sh.units.unit[i].shard * 4);
+  ops->record (&j->d, s->q, s->copied);
+  j->s.sh.hold = s->copied;
+}
+
+/* The end of a save, good or bad. */
+static int ended (struct saver *s, int rc, struct err *e)
+{
+  const struct conf *c = &s->j->c;
+  if (!rc && s->going) say (SAY_INFO, "checkpoint of step %lld in %.1f s, training stood still for %.2f", (long long) s->step, now () - s->began, s->blocked);
+  else if (!rc) say (SAY_INFO, "checkpoint of step %lld in %.1f s", (long long) s->step, now () - s->began);
+  if (!rc && s->j->m.rank == 0) ckpt_prune (c->run.dir, c->run.keep);
+  if (!rc || c->run.save_error == SAVE_ERROR_STOP || s->last) return rc;
+  say (SAY_WARN, "step %lld has no checkpoint, and training goes on (run.save_error): %s", (long long) s->step, e->msg);
+  *e = (struct err) { 0 };
+  return 0;
+}
+
+int saver_finish (struct saver *s, struct err *e)
+{
+  if (!s->v) return 0;
+  double t = now ();
+  base_phase ("save");
+  saver_kick (s);
+  int rc = ckpt_finish (&s->v, e);
+  s->blocked += now () - t;
+  return ended (s, rc, e);
+}
+
+int saver_save (struct saver *s, int64_t step, int64_t tokens, bool last, struct err *e)
+{
+  struct job *j = s->j;
+  if (s->v) say (SAY_INFO, "the checkpoint of step %lld is still being written at step %lld: training waits for it", (long long) s->step, (long long) step);
+  if (saver_finish (s, e)) return -1;
+  base_phase ("save");
+  bool behind = s->copy && !last;
+  char *text = conf_text (&j->c);
+  struct ckpt_state state = state_of (j, step, tokens);
+  state.config = text;
+  state.updates = step_updates (&j->s);
+  if (behind) state.get = get_copied, state.ctx = s;
+  s->step = step;
+  s->began = now ();
+  s->going = false;
+  s->last = last;
+  int rc = ckpt_begin (&state, j->c.run.dir, &s->v, e);
+  xfree (text);
+  if (!rc && behind) {
+    copy_state (s);
+    s->blocked = now () - s->began;
+    return 0;
+  }
+  if (!rc) rc = ckpt_finish (&s->v, e);
+  return ended (s, rc, e);
+}
+
+void saver_kick (struct saver *s)
+{
+  if (!s->v || s->going) return;
+  s->j->d.ops->sync (&s->j->d, s->copied);
+  s->going = true;
+  ckpt_go (s->v);
+}
+
+bool saver_busy (const struct saver *s) { return s->v && ckpt_busy (s->v); }
+
+int saver_next (struct saver *s, struct err *e)
+{
+  if (!s->v) return 0;
+  double t = now ();
+  int rc = ckpt_next (&s->v, e);
+  s->blocked += now () - t;
+  return rc > 0 ? 0 : ended (s, rc, e);
 }

@@ -1,4 +1,4 @@
-/* state: what a checkpoint keeps of a step, for those that save and load. */
+/* state: what a checkpoint keeps of a step, for those that save and load; and saves behind training. */
 #ifndef STATE_H
 #define STATE_H
 #include "ckpt.h"
@@ -6,6 +6,33 @@
 
 /* The tensors of J's step as a checkpoint sees them; borrowed from J. */
 struct ckpt_state state_of (struct job *j, int64_t step, int64_t tokens);
-/* Load the newest good checkpoint of DIR into the step. 1, 0 if there is none, -1. Collective. */
+/* Where a run begins: the newest good checkpoint of DIR, else load.from, into the step. 1, 0 if there is none (then nothing is loaded), -1. Collective. */
 int state_resume (struct job *j, const char *dir, int64_t *step, int64_t *tokens, struct err *e);
+
+/* A checkpoint on its way. Where run.save_async says so, the state is copied to host memory and written from there by a thread of each rank, while training goes on; the
+   ranks bring it from phase to phase at steps that all of them agree on. */
+struct saver {
+  struct job *j;
+  float *copy;               /* of all parts, pinned; NULL: save at once */
+  int64_t bytes;             /* of it */
+  struct queue *q;           /* of the copies */
+  struct event *ready, *copied;
+  struct ckpt_saving *v;     /* NULL: none under way */
+  bool going, last;          /* its writer has begun; nothing follows it */
+  int64_t step;
+  double began, blocked;     /* when; seconds for which training stood still so far */
+};
+/* Memory for the copy if saves behind training are wanted; where it does not fit, they are done at once, and that is said. Collective. */
+void saver_open (struct saver *s, struct job *j);
+void saver_close (struct saver *s);
+/* Save: to the end, or (LAST false and a copy to be had) begin and return. Waits for a save under way first. 0 or -1. Collective. */
+int  saver_save (struct saver *s, int64_t step, int64_t tokens, bool last, struct err *e);
+/* After a step: let a new save's writer begin, once its copy is there. Local. */
+void saver_kick (struct saver *s);
+/* Would the save under way make this rank wait? Local. When no rank's would: */
+bool saver_busy (const struct saver *s);
+/* bring it on. 0 or -1. Collective. */
+int  saver_next (struct saver *s, struct err *e);
+/* Bring it to its end, if there is one. 0 or -1. Collective. */
+int  saver_finish (struct saver *s, struct err *e);
 #endif

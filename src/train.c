@@ -20,6 +20,7 @@ struct run {
   struct data *train, *valid;
   struct host_batch *batch;
   struct metrics *metrics;
+  struct saver saver;
   int64_t step, tokens;      /* done */
   int bad_steps;             /* skipped in a row */
   bool own;                  /* run.dir is ours to write */
@@ -84,21 +85,6 @@ static int fill (struct run *r, struct data *d, int64_t step, int64_t limit, str
 }
 
 /* ---- state ---- */
-
-static int save (struct run *r, struct err *e)
-{
-  base_phase ("save");
-  char *text = conf_text (&r->j.c);
-  struct ckpt_state s = state_of (&r->j, r->step, r->tokens);
-  s.config = text;
-  s.updates = step_updates (&r->j.s);
-  double t = now ();
-  int bad = ckpt_save (&s, r->j.c.run.dir, e);
-  xfree (text);
-  if (!bad) say (SAY_INFO, "checkpoint of step %lld in %.1f s", (long long) r->step, now () - t);
-  if (!bad && r->j.m.rank == 0) ckpt_prune (r->j.c.run.dir, r->j.c.run.keep);
-  return bad;
-}
 
 /* A run anew among the checkpoints of an older one: these would be kept as the newest, and resumed from. Collective. */
 static int refuse_old (struct run *r, struct err *e)
@@ -215,14 +201,15 @@ static int one_step (struct run *r, struct err *e)
   base_phase (phase);
   int failed = fill (r, r->train, r->step + 1, INT64_MAX, e);
   /* What all ranks must agree on travels while the step runs. */
-  int mine[2] = { failed != 0, stop_wish (r) }, all[2];
+  int mine[3] = { failed != 0, stop_wish (r), saver_busy (&r->saver) }, all[3];
   MPI_Request q;
-  MPI_Iallreduce (mine, all, 2, MPI_INT, MPI_MAX, r->j.m.world, &q);
+  MPI_Iallreduce (mine, all, 3, MPI_INT, MPI_MAX, r->j.m.world, &q);
   r->j.s.poison = c->debug.nan_rank == r->j.m.rank && c->debug.nan_step == r->step + 1;
   bool dumps = c->debug.dump[0] && r->step + 1 == c->debug.dump_step;
   if (dumps) dump (r, "init", false, 1);
   step_train (&r->j.s, r->batch, lr, &out);
   wait_all (1, &q);
+  saver_kick (&r->saver);
   if (all[0]) return mesh_agree (&r->j.m, failed, e);
   watch_step (++r->step);
   r->tokens += c->train.global_batch * c->train.seq_len;
@@ -238,8 +225,9 @@ static int one_step (struct run *r, struct err *e)
   if (r->bad_steps >= c->train.max_bad_steps)
     return user_err (e, "diverged: %d steps in a row had values that are not finite (train.max_bad_steps), the last good step is %lld", r->bad_steps, (long long) r->step - r->bad_steps),
            e->code = EXIT_DIVERGED, -1;
+  if (!all[2] && saver_next (&r->saver, e)) return -1;
   if (last || stop || (c->run.save_every && r->step % c->run.save_every == 0))
-    if (save (r, e)) return -1;
+    if (saver_save (&r->saver, r->step, r->tokens, last || stop, e)) return -1;
   if (!stop || last) return 0;
   static const char *const why[] = { "", "a signal", "the file stop in run.dir", "run.max_minutes" };
   say (SAY_INFO, "stopped on request (%s) after step %lld; a checkpoint is saved, the same command goes on from it", why[MIN (all[1], 3)], (long long) r->step);
@@ -312,6 +300,7 @@ static int train (struct run *r, const char *yaml, int argc, char **argv, struct
   if (job_options (&r->j, yaml, argc, argv, e) || open_data (r, e) || job_start (&r->j, e) || prepare_dir (r, e)) return -1;
   watch_peers (&r->j.m);
   watch_start (&r->j.d, c->run.watchdog, c->run.dir);
+  saver_open (&r->saver, &r->j);
   announce (r);
   r->batch = job_batches (&r->j, r->j.s.mbs, e);
   if (mesh_agree (&r->j.m, !r->batch, e) || restore (r, e)) return -1;
@@ -349,6 +338,9 @@ int train_main (int argc, char **argv)
   the_run = r;
   base_last_words (last_words);
   int rc = train (r, yaml, argc, argv, &e);
+  struct err late = { 0 };
+  if (saver_finish (&r->saver, &late) && rc >= 0) rc = -1, e = late;
+  saver_close (&r->saver);
   code = rc > 0 ? rc - 1 : EXIT_DONE;
   if (r->own) exit_write (r->j.c.run.dir, rc < 0 ? e.code : code, rc < 0 ? e.msg : code ? "stopped on request" : "done", r->step);
   run_unlock (r->lock);

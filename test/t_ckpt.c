@@ -419,12 +419,12 @@ static void test_newest (struct rig *r)
   }
   MPI_Barrier (MPI_COMM_WORLD);
   r->s.step = -1;
-  tap_ok (ckpt_resume (&r->s, dir, &e) == 1 && r->s.step == 10 && !visit (r, false, CKPT_KINDS), "a damaged one is passed over for the one before");
+  tap_ok (ckpt_resume (&r->s, dir, true, &e) == 1 && r->s.step == 10 && !visit (r, false, CKPT_KINDS), "a damaged one is passed over for the one before");
   ckpt_path (20, p);
   if (!rank) unlink ((ckpt_path (10, p), p)), unlink ((ckpt_path (9, p), p));
   MPI_Barrier (MPI_COMM_WORLD);
   e = (struct err) { 0 };
-  tap_ok (ckpt_resume (&r->s, dir, &e) == -1 && r->s.step == 10 && strstr (e.msg, "none of the 4"), "where all are damaged nothing begins anew: %s", e.msg);
+  tap_ok (ckpt_resume (&r->s, dir, true, &e) == -1 && r->s.step == 10 && strstr (e.msg, "none of the 4"), "where all are damaged nothing begins anew: %s", e.msg);
   save_step (r, 10, &e);
   ckpt_path (20, p);
   e = (struct err) { 0 };
@@ -487,7 +487,7 @@ static void test_model (struct rig *r)
           && strstr (e.msg, "not in the model: model.layers.0.self_attn.q_norm.weight") && strstr (e.msg, "of another shape: model.embed_tokens.weight [37, 20], the model has [38, 20]"),
           "another model: %s", e.msg);
   e = (struct err) { 0 };
-  tap_ok (ckpt_resume (&o.s, dir, &e) == -1 && e.code == EXIT_USER, "and no older one is tried for it");
+  tap_ok (ckpt_resume (&o.s, dir, true, &e) == -1 && e.code == EXIT_USER, "and no older one is tried for it");
   rig_close (&o);
   e = (struct err) { 0 };
   tap_ok (ckpt_load (&r->s, "/nowhere/x.h5", false, &e) == -1 && e.code == EXIT_USER && strstr (e.msg, "/nowhere/x.h5"), "no such file: %s", e.msg);
