@@ -1,8 +1,10 @@
-/* Counted bytes, bytes that reach MPI, bytes by formula: three sources that agree exactly, for each rank, group and kind of collective. np: 8
+/* Counted bytes, bytes that reach MPI, bytes by formula, bytes by the plan: four sources that agree exactly, for each rank, group and kind of collective; and the memory
+   that was planned is the memory that was reserved. np: 8
    (a) the counters of the groups; (b) the messages of two steps, seen by standing between the program and MPI: size, communicator, tag, destination;
-   (c) the ledger, from the formulas of DESIGN.md section 5. One launch runs all cases, each on the first ranks of the world. */
+   (c) the ledger, from the formulas of DESIGN.md section 5; (d) the same step on the sim device, on a virtual mesh without MPI. One launch runs all cases, each on the first ranks of the world. */
 #include "tap.h"
 #include "ledger.h"
+#include "plan.h"
 #include "tiny_run.h"
 
 enum { STEPS = 2, WORLD_MAX = 64 };
@@ -74,6 +76,38 @@ static int counters_agree (struct step *s, const struct ledger *l, int rank)
   return ok;
 }
 
+/* The plan of this rank says what was counted and what was reserved, to the byte; prints what it does not. */
+static int plan_agrees (const struct tiny *t, const struct conf *c, int rank, int64_t memory)
+{
+  struct machine m = { .gpus = WORLD_MAX, .memory = (double) memory, .bandwidth = 1, .stream = 1, .peak = { 1, 1 }, .gemm = { .best = 1 }, .attn = { 1, 1, 1 }, .nvlink = 1, .pcie = 1,
+    .nics = 1, .nic_bandwidth = 1, .nic_share = 1, .system = 1 };
+  struct plan_stage s;
+  struct err e = { 0 };
+  int ok = 1;
+  snprintf (m.device, sizeof m.device, "%s", t->d.ops->name);
+  if (plan_rank (&s, c, &m, &t->m.shape, rank, 0, &e)) die ("%s", e.msg);
+  for (int sp = 0; sp < SPACE_N; sp++)
+    for (int p = 0; p < MEM_N; p++) {
+      if (s.mem[sp][p] == t->d.mem[sp].reserved[p]) continue;
+      ok = 0;
+      fprintf (stderr, "# rank %d, %s: reserved %lld bytes, by the plan %lld\n", rank, purpose_name (p), (long long) t->d.mem[sp].reserved[p], (long long) s.mem[sp][p]);
+    }
+  for (int g = 0; g < GROUP_N; g++)
+    for (int op = OP_COLL_FIRST; op < OP_N; op++) {
+      struct coll_stat is = t->s.ch.c[g].g ? *group_stat (t->s.ch.c[g].g, op) : (struct coll_stat) { 0 };
+      struct plan_line x = { 0 };
+      for (int i = 0; i < s.lines; i++)
+        if ((int) s.line[i].group == g && (int) s.line[i].op == op) x = s.line[i];
+      if (is.calls == STEPS * x.calls && is.bytes == STEPS * x.bytes) continue;
+      ok = 0;
+      fprintf (stderr, "# rank %d, %s, %s: counted %g calls %g bytes a step, by the plan %lld calls %lld bytes\n", rank, group_name (g), op_name (op), (double) is.calls / STEPS,
+               (double) is.bytes / STEPS, (long long) x.calls, (long long) x.bytes);
+    }
+  if (t->d.flops == STEPS * s.flops) return ok;
+  fprintf (stderr, "# rank %d: %g operations a step, by the plan %g\n", rank, t->d.flops / STEPS, s.flops);
+  return 0;
+}
+
 /* What MPI saw under G's tag went to G's members, not to me, to each the same, and is what was counted. */
 static int messages_agree (struct step *s, const struct mesh_shape *m, enum group_kind g, int rank)
 {
@@ -103,6 +137,7 @@ static int run_case (const struct conf *c, MPI_Comm comm, int rank, int64_t memo
   for (int g = 0; g < GROUP_N; g++)
     if (t.s.ch.c[g].g) memset (&((struct group_head *) t.s.ch.c[g].g)->stat, 0, sizeof (struct group_stat));
   memset (&seen, 0, sizeof seen);
+  t.d.flops = 0;
   PMPI_Barrier (comm);
   seen.on = true;
   for (int i = 1; i <= STEPS; i++) tiny_step (&t, i, &r);
@@ -113,6 +148,7 @@ static int run_case (const struct conf *c, MPI_Comm comm, int rank, int64_t memo
   for (int g = 0; g < GROUP_N; g++) ok = messages_agree (&t.s, &t.m.shape, g, rank) && ok;
   if (l.params != t.s.sh.units.total) fprintf (stderr, "# rank %d: P %lld, by formula %lld\n", rank, (long long) t.s.sh.units.total, (long long) l.params);
   ok = ok && l.params == t.s.sh.units.total;
+  ok = plan_agrees (&t, c, rank, memory) && ok;
   tiny_close (&t);
   return ok;
 }
