@@ -170,18 +170,19 @@ static int sharers_of (const struct mesh *m, enum group_kind k, int node, int *m
   return n;
 }
 
-static void place (const struct mesh *m, enum group_kind k, struct sim_where *w)
+struct sim_where sim_place (const struct mesh *m, enum group_kind k)
 {
   int *member = xalloc ((size_t) m->size * sizeof (int), "group"), *count = xalloc ((size_t) m->nodes * sizeof (int), "group"), me;
-  *w = (struct sim_where) { .n = mesh_group (&m->shape, m->rank, k, member, &me) };
-  for (int i = 0; i < w->n; i++) {
+  struct sim_where w = { .n = mesh_group (&m->shape, m->rank, k, member, &me) };
+  for (int i = 0; i < w.n; i++) {
     int *c = &count[m->node_of[member[i]]];
-    w->nodes += !*c;
-    w->most = MAX (w->most, ++*c);
+    w.nodes += !*c;
+    w.most = MAX (w.most, ++*c);
   }
-  if (w->nodes > 1) w->sharers = sharers_of (m, k, m->node, member);
+  if (w.nodes > 1) w.sharers = sharers_of (m, k, m->node, member);
   xfree (member);
   xfree (count);
+  return w;
 }
 
 static struct group *sim_group_open (struct dev *d, const struct group_spec *s)
@@ -189,7 +190,7 @@ static struct group *sim_group_open (struct dev *d, const struct group_spec *s)
   struct sim *x = of (d);
   struct group *g = xalloc (sizeof *g, "group");
   g->head = (struct group_head) { .kind = s->kind, .n = s->n, .rank = s->rank };
-  place (x->mesh, s->kind, &g->where);
+  g->where = sim_place (x->mesh, s->kind);
   must (g->where.n == s->n, "group %s has %d ranks by the mesh, %d by its description", group_name (s->kind), g->where.n, s->n);
   x->group[s->kind] = g;
   return g;

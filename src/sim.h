@@ -33,6 +33,7 @@ const struct sim_item *sim_items (const struct dev *d, int64_t *n);
 int sim_events (const struct dev *d);                  /* numbers of events are below this */
 /* Where the group of kind K of this rank lies: nodes it touches, most of its ranks on one, groups like it that leave a node at once. */
 struct sim_where { int n, nodes, most, sharers; };
+struct sim_where sim_place (const struct mesh *m, enum group_kind k);   /* pure */
 struct sim_where sim_where (const struct dev *d, enum group_kind k);
 bool sim_used_tree (const struct dev *d, enum group_kind k, enum op_kind op);
 
