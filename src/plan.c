@@ -149,6 +149,27 @@ static int stage_memory (struct plan *p, int stage, int64_t memory, struct err *
   return rc;
 }
 
+int plan_fits (const struct conf *c, const struct machine *m, int gpus, int64_t *device, struct err *e)
+{
+  struct plan *p = xalloc (sizeof *p, "plan");
+  p->c = *c;
+  p->m = *m;
+  p->gpus = gpus;
+  int rc = step_resolve (&p->c, gpus, &p->shape, e);
+  p->node_of = xalloc ((size_t) gpus * sizeof (int), "plan");
+  p->stages = rc ? 0 : p->shape.dim[AXIS_PP];
+  p->stage = xalloc ((size_t) MAX (p->stages, 1) * sizeof *p->stage, "plan");
+  *device = 0;
+  /* Stages between the first and the last hold less than one of them, or as much: the first has the most micro-batches and layers, the last the head. */
+  for (int i = 0; i < p->stages && !rc; i += MAX (1, p->stages - 1)) {
+    rc = stage_memory (p, i, 0, e);
+    *device = MAX (*device, p->stage[i].device);
+  }
+  plan_free (p);
+  xfree (p);
+  return rc ? -1 : *device + (int64_t) m->outside <= (int64_t) m->memory;
+}
+
 /* ---- times ---- */
 
 /* A time-line of the plan's conf with MBS micro-batches a step. */

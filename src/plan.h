@@ -97,6 +97,11 @@ struct plan_want {
   bool quick;                            /* memory and times only, times from few micro-batches: for a search */
 };
 
+/* Does C, resolved as for GPUS GPUs, fit? 1 or 0, with the most device memory of a stage in *device; -1 with the sentence where it is impossible. */
+int plan_fits (const struct conf *c, const struct machine *m, int gpus, int64_t *device, struct err *e);
+/* "dp 8, FULL_SHARD, micro_batch 2, recompute selective": what is not as usual. */
+void plan_words (const struct conf *c, char *out, size_t size);
+
 /* Memory and bytes a step of one rank by the trainer's own code, S a shape made by step_resolve; MEMORY: of its device as all ranks agreed (struct dev), 0: the machine's.
    Fills all of OUT but times. What a run compares itself with. 0, or -1 with the sentence. Local. */
 int plan_rank (struct plan_stage *out, const struct conf *c, const struct machine *m, const struct mesh_shape *s, int rank, int64_t memory, struct err *e);

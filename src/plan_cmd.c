@@ -72,7 +72,7 @@ static int plan (int argc, char **argv, struct err *e)
   rc = rc || machine_load (m, a.machine, e) || conf_load (c, yaml, argc, argv, e);
   if (!rc) {
     fill_in (c, a.gpus);
-    rc = plan_make (p, c, m, a.gpus, NULL, e);
+    rc = a.search ? plan_search (p, c, m, a.gpus, e) : plan_make (p, c, m, a.gpus, NULL, e);
   }
   if (!rc) plan_print (p, stdout);
   plan_free (p);

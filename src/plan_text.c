@@ -113,6 +113,18 @@ static void times (const struct plan *p, FILE *f)
   }
 }
 
+static void ranking (const struct plan *p, FILE *f)
+{
+  char t[24], u[24];
+  if (!p->choices) return;
+  fprintf (f, "\nsearch: the best of %lld that were timed; %lld do not fit\n", (long long) p->tried, (long long) p->too_big);
+  fprintf (f, "  %9s %9s %6s %6s %7s  %s\n", "tokens/s", "step", "links", "bubble", "memory", "");
+  for (int i = 0; i < MIN (p->choices, 12); i++) {
+    const struct plan_choice *x = &p->choice[i];
+    fprintf (f, "  %9.0f %9s %5.1f%% %5.1f%% %7s  %s\n", x->tokens_s, seconds (x->step, t), 100 * x->exposed, 100 * x->bubble, gb ((double) x->device, u), x->text);
+  }
+}
+
 void plan_print (const struct plan *p, FILE *f)
 {
   head (p, f);
@@ -121,5 +133,6 @@ void plan_print (const struct plan *p, FILE *f)
   memory (p, f);
   lines (p, f);
   times (p, f);
+  ranking (p, f);
   for (int i = 0; i < p->notes; i++) fprintf (f, "%s- %s\n", i ? "" : "\n", p->note[i]);
 }
