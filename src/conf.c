@@ -227,24 +227,34 @@ static int check_model (struct conf *c, const struct settings *file, struct err 
   return 0;
 }
 
-int conf_load (struct conf *c, const char *yaml_path, int argc, char **argv, struct err *e)
+int conf_load_from (struct conf *c, struct settings *files, int n, int argc, char **argv, struct err *e)
 {
-  struct settings file = { 0 }, line = { 0 };
+  struct settings line = { 0 }, none = { 0 };
   bool *given = c->given;
   must (conf_rows <= LEN (c->given), "conf.h: room for %d rows", LEN (c->given));
   memset (given, 0, sizeof c->given);
   int rc = -1;
-  if (yaml_path && yaml_settings (&file, yaml_path, "", e)) goto out;
   if (argv_settings (&line, argc, argv, e)) goto out;
-  if (foreign_translate (&file, e) || foreign_translate (&line, e)) goto out;
-  if (apply (c, &file, given, e)) goto out;
-  say_replaced (&file, &line);
+  for (int i = 0; i < n; i++) if (foreign_translate (&files[i], e)) goto out;
+  if (foreign_translate (&line, e)) goto out;
+  for (int i = 0; i < n; i++) {
+    if (apply (c, &files[i], given, e)) goto out;
+    say_replaced (&files[i], &line);
+  }
   if (apply (c, &line, given, e)) goto out;
-  if (check_model (c, &file, e) || conf_settle (c, given, e) || conf_check (c, e)) goto out;
+  if (check_model (c, n ? &files[0] : &none, e) || conf_settle (c, given, e) || conf_check (c, e)) goto out;
   rc = 0;
  out:
-  settings_free (&file);
   settings_free (&line);
+  return rc;
+}
+
+int conf_load (struct conf *c, const char *yaml_path, int argc, char **argv, struct err *e)
+{
+  struct settings file = { 0 };
+  int rc = yaml_path ? yaml_settings (&file, yaml_path, "", e) : 0;
+  rc = rc || conf_load_from (c, &file, yaml_path != NULL, argc, argv, e) ? -1 : 0;
+  settings_free (&file);
   return rc;
 }
 

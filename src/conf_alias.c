@@ -69,6 +69,11 @@ const struct foreign foreign_table[] = {
   { "main_training_function", NULL, ANY, false, true },
   { "num_machines", NULL, "*=~mpiexec or srun decides on how many ranks and nodes", false, true },
   { "num_processes", NULL, "*=~mpiexec or srun decides on how many ranks and nodes", false, true },
+  { "parallelism_config.parallelism_config_dp_replicate_size", "mesh.dp_replicate", "*=$", false, true },
+  { "parallelism_config.parallelism_config_dp_shard_size", "mesh.dp_shard", "*=$", false, true },
+  { "parallelism_config.parallelism_config_tp_size", "mesh.tp", "*=$", false, true },
+  { "parallelism_config.parallelism_config_cp_size", NULL, "1=|*=!context parallelism is not offered", false, true },
+  { "parallelism_config.parallelism_config_cp_comm_strategy", NULL, ANY, false, true },
   { "rdzv_backend", NULL, ANY, false, true },
   { "same_network", NULL, ANY, false, true },
   { "tpu_env", NULL, ANY, false, true },
@@ -101,12 +106,14 @@ static bool has_layout (const struct settings *s)
 }
 
 /* What MAP makes of VALUE, into OUT; false if it has no such value. */
-static bool lookup (const char *map, const char *value, char *out, size_t size)
+bool foreign_lookup (const char *map, const char *value, char *out, size_t size)
 {
   for (const char *s = map; *s; s += strcspn (s, "|"), s += *s == '|') {
     size_t n = strcspn (s, "=");
     if (!(strlen (value) == n && !strncasecmp (s, value, n)) && !(n == 1 && *s == '*')) continue;
-    snprintf (out, size, "%.*s", (int) strcspn (s + n + 1, "|"), s + n + 1);
+    size_t m = strcspn (s + n + 1, "|");
+    bool same = m == 1 && s[n + 1] == '$';
+    snprintf (out, size, "%.*s", same ? 200 : (int) m, same ? value : s + n + 1);
     return true;
   }
   return false;
@@ -160,17 +167,24 @@ static int special (const struct settings *s, const struct setting *t, const str
   return 0;
 }
 
+int foreign_meaning (const struct settings *s, const struct setting *t, const struct foreign *f, const char **target, char ours[static 256], struct err *e)
+{
+  char where[512], all[512];
+  setting_where (s, t, where);
+  *target = f->target;
+  if (!foreign_lookup (f->map, t->value, ours, 256))
+    return choices (f->map, all, sizeof all), user_err (e, "%s expects one of %s, not `%.200s`", where, all, t->value);
+  if (*ours == '!') return user_err (e, "%s %.200s: %s", where, t->value, ours + 1);
+  return special (s, t, f, ours, 256, target, e);
+}
+
 static int translate_one (const struct settings *s, const struct setting *t, const struct foreign *f, struct settings *out,
                           struct notes *notes, struct err *e)
 {
-  char ours[256], where[512], all[512];
-  const char *target = f->target;
-  setting_where (s, t, where);
+  char ours[256];
+  const char *target;
   if (t->null) return 0;
-  if (!lookup (f->map, t->value, ours, sizeof ours))
-    return choices (f->map, all, sizeof all), user_err (e, "%s expects one of %s, not `%.200s`", where, all, t->value);
-  if (*ours == '!') return user_err (e, "%s %.200s: %s", where, t->value, ours + 1);
-  if (special (s, t, f, ours, sizeof ours, &target, e)) return -1;
+  if (foreign_meaning (s, t, f, &target, ours, e)) return -1;
   if (*ours == '~') note (notes->more, sizeof notes->more, "; ", "%s", ours + 1);
   else if (*ours) {
     settings_add (out, target, ours, t->line)->from = f->key;
@@ -218,6 +232,7 @@ int foreign_translate (struct settings *s, struct err *e)
       struct setting *copy = settings_add (&out, t->key, t->value, t->line);
       copy->list = t->list;
       copy->null = t->null;
+      copy->from = t->from;
     }
   }
   if (!rc) say_notes (s, &notes);

@@ -49,7 +49,7 @@ struct setting {
   char *key, *value;
   int line;               /* 0: the command line */
   bool list, null;        /* null: written, but without a value */
-  const char *from;       /* the foreign spelling that this was translated from (static), or NULL */
+  const char *from;       /* the foreign spelling that this was translated from (static, or owned by whoever made the list), or NULL */
 };
 struct settings {
   struct setting *at;
@@ -70,7 +70,7 @@ int yaml_settings (struct settings *s, const char *path, const char *prefix, str
 struct foreign {
   const char *key;        /* one that ends in a dot stands for all below it */
   const char *target;     /* the row that it sets, or NULL */
-  const char *map;        /* "THEIRS=ours|THEIRS=!why refused|THEIRS=~note|THEIRS=|*=": nothing after =: no effect; *: any value */
+  const char *map;        /* "THEIRS=ours|THEIRS=!why refused|THEIRS=~note|THEIRS=|*=": nothing after =: no effect; $ after =: the value itself; *: any value */
   bool flag;              /* needs no value on the command line */
   bool layout;            /* accelerate's top-level key: only where its layout is recognised */
 };
@@ -79,6 +79,14 @@ extern const int foreign_rows;
 const struct foreign *foreign_find (const char *key, bool layout);   /* layout: also rows of accelerate's layout; NULL: none */
 /* Rewrite S so that no foreign key is left; what was understood is said. */
 int foreign_translate (struct settings *s, struct err *e);
+
+/* T, a setting of S that F describes: the option that it sets into TARGET, what of into OURS (empty: no effect; "~" and a remark). -1: refused, with the sentence. */
+int foreign_meaning (const struct settings *s, const struct setting *t, const struct foreign *f, const char **target, char ours[static 256], struct err *e);
+/* What MAP makes of VALUE into OUT; false if it has no such value. */
+bool foreign_lookup (const char *map, const char *value, char *out, size_t size);
+
+/* conf_load on lists of settings that were read already (in the spelling of the table or foreign), earlier ones first, then ARGV. FILES are changed. */
+int conf_load_from (struct conf *c, struct settings *files, int n, int argc, char **argv, struct err *e);
 
 /* The user's unknown key T: -1 with the sentence that names the nearest (conf_near.c). */
 int key_unknown (const struct settings *s, const struct setting *t, struct err *e);
