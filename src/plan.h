@@ -119,6 +119,12 @@ void plan_help (struct plan *p);
 
 /* Text for the terminal (plan_text.c). */
 void plan_print (const struct plan *p, FILE *f);
+/* Words that text and page share: "12.3 GB" in powers of ten, as parameters are counted and as the rules of thumb have them; "38.1 ms"; the axis that a group belongs to;
+   the value of an option ("sharding.strategy") as its user writes it. */
+const char *plan_gb (double bytes, char out[static 24]);
+const char *plan_seconds (double s, char out[static 24]);
+const char *plan_axis (enum group_kind k);
+const char *plan_word (const char *option, const struct conf *c, char out[static 64]);
 /* Add a sentence to the notes. */
 void plan_note (struct plan *p, const char *fmt, ...) __attribute__ ((format (printf, 2, 3)));
 

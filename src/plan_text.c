@@ -1,11 +1,11 @@
 /* A plan as text: one page for the terminal. */
 #include "config.h"
+#include "conf_int.h"
 #include "plan.h"
 #include <stdio.h>
 #include <string.h>
 
-/* "12.3 GB": powers of ten, as parameters are counted and as the rules of thumb have them. */
-static const char *gb (double bytes, char out[static 24])
+const char *plan_gb (double bytes, char out[static 24])
 {
   static const char *const unit[] = { "B", "kB", "MB", "GB", "TB", "PB" };
   int u = 0;
@@ -14,7 +14,7 @@ static const char *gb (double bytes, char out[static 24])
   return out;
 }
 
-static const char *seconds (double s, char out[static 24])
+const char *plan_seconds (double s, char out[static 24])
 {
   if (s >= 100) snprintf (out, 24, "%.0f s", s);
   else if (s >= 1) snprintf (out, 24, "%.3g s", s);
@@ -23,24 +23,27 @@ static const char *seconds (double s, char out[static 24])
   return out;
 }
 
-static const char *const strategy[] = { "NO_SHARD", "SHARD_OPT", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD" };
-static const char *const schedule[] = { "gpipe", "1f1b", "interleaved", "zbh1" };
-static const char *const recompute[] = { "none", "selective", "full" };
-static const char *const reshard[] = { "auto", "forward", "backward", "step" };
+const char *plan_word (const char *option, const struct conf *c, char out[static 64])
+{
+  char text[STR];
+  row_get (&conf_row[row_find (option)], c, text);
+  snprintf (out, 64, "%.60s", text);
+  return out;
+}
 
 static void head (const struct plan *p, FILE *f)
 {
   const struct conf *c = &p->c;
-  char n[24];
+  char n[24], w[4][64];
   count_text (p->params, n);
   fprintf (f, "plan: %s, %s parameters, on %d x %s, %d node%s of %d, %s between them (%s)\n", c->model, n, p->gpus, p->m.gpu, p->nodes, p->nodes > 1 ? "s" : "", p->m.gpus, p->m.nic,
            p->m.name);
   fprintf (f, "step: %lld sequences of %lld tokens, %lld micro-batch%s of %lld on each of %d data ranks; %s, gradients %s\n", (long long) c->train.global_batch, (long long) c->train.seq_len,
            (long long) p->mbs, p->mbs > 1 ? "es" : "", (long long) c->train.micro_batch, p->shape.dim[AXIS_DP_SHARD] * p->shape.dim[AXIS_DP_REPLICATE], dtype_name (c->train.dtype),
            dtype_name (c->sharding.grad_dtype));
-  fprintf (f, "cut:  %s, reshard %s, prefetch %lld, wrap %s; recompute %s", strategy[c->sharding.strategy], reshard[c->sharding.reshard], (long long) c->sharding.prefetch, c->sharding.wrap,
-           recompute[c->recompute.mode]);
-  if (p->stages > 1) fprintf (f, "; schedule %s", schedule[c->pipeline.schedule]);
+  fprintf (f, "cut:  %s, reshard %s, prefetch %lld, wrap %s; recompute %s", plan_word ("sharding.strategy", c, w[0]), plan_word ("sharding.reshard", c, w[1]),
+           (long long) c->sharding.prefetch, c->sharding.wrap, plan_word ("recompute.mode", c, w[2]));
+  if (p->stages > 1) fprintf (f, "; schedule %s", plan_word ("pipeline.schedule", c, w[3]));
   fprintf (f, "\n\n");
 }
 
@@ -51,22 +54,21 @@ static void memory (const struct plan *p, FILE *f)
   fprintf (f, "memory of a GPU%s\n", p->stages > 1 ? "" : ", to the byte");
   if (p->stages > 1) fprintf (f, "  of stage %d, which has the most of %d (rank %d)\n", p->worst, p->stages, s->rank);
   for (int i = 0; i < MEM_N; i++) {
-    if (s->mem[SPACE_DEVICE][i]) fprintf (f, "  %-16s %10s %16lld bytes\n", purpose_name (i), gb ((double) s->mem[SPACE_DEVICE][i], t), (long long) s->mem[SPACE_DEVICE][i]);
+    if (s->mem[SPACE_DEVICE][i]) fprintf (f, "  %-16s %10s %16lld bytes\n", purpose_name (i), plan_gb ((double) s->mem[SPACE_DEVICE][i], t), (long long) s->mem[SPACE_DEVICE][i]);
   }
-  fprintf (f, "  %-16s %10s\n", "outside", gb ((double) p->outside, t));
-  fprintf (f, "  %-16s %10s of %s: ", "total", gb ((double) (s->device + p->outside), t), gb ((double) p->capacity, u));
-  if (p->fits) fprintf (f, "fits, %s free\n", gb ((double) -p->over, t));
-  else fprintf (f, "does NOT fit, %s too many\n", gb ((double) p->over, t));
+  fprintf (f, "  %-16s %10s\n", "outside", plan_gb ((double) p->outside, t));
+  fprintf (f, "  %-16s %10s of %s: ", "total", plan_gb ((double) (s->device + p->outside), t), plan_gb ((double) p->capacity, u));
+  if (p->fits) fprintf (f, "fits, %s free\n", plan_gb ((double) -p->over, t));
+  else fprintf (f, "does NOT fit, %s too many\n", plan_gb ((double) p->over, t));
   int64_t host = 0;
   for (int i = 0; i < MEM_N; i++) host += s->mem[SPACE_PINNED][i] + s->mem[SPACE_HOST][i];
-  fprintf (f, "  host             %10s a rank\n", gb ((double) host, t));
+  fprintf (f, "  host             %10s a rank\n", plan_gb ((double) host, t));
   int64_t cut = p->gpus / p->shape.dim[AXIS_DP_REPLICATE] / (p->c.sharding.strategy == NO_SHARD ? p->shape.dim[AXIS_DP_SHARD] : 1);
-  fprintf (f, "  rule: %d bytes a parameter = %s", (int) (14 + dtype_size (p->c.sharding.grad_dtype)), gb ((double) p->rule_state, t));
-  fprintf (f, " / %lld = %s a GPU; weights kept, gradients, master and moments here: %s\n\n", (long long) cut, gb (p->rule_rank, t), gb ((double) p->state, u));
+  fprintf (f, "  rule: %d bytes a parameter = %s", (int) (14 + dtype_size (p->c.sharding.grad_dtype)), plan_gb ((double) p->rule_state, t));
+  fprintf (f, " / %lld = %s a GPU; weights kept, gradients, master and moments here: %s\n\n", (long long) cut, plan_gb (p->rule_rank, t), plan_gb ((double) p->state, u));
 }
 
-/* The axis that a group belongs to. */
-static const char *axis_of (enum group_kind k)
+const char *plan_axis (enum group_kind k)
 {
   switch (k) {
   case GROUP_SHARD: return "dp_shard";
@@ -90,8 +92,8 @@ static void lines (const struct plan *p, FILE *f)
     char link[64];
     if (g->cross && g->sharers > 1) snprintf (link, sizeof link, "%.40s / %d", g->link, g->sharers);
     else snprintf (link, sizeof link, "%.60s", g->link);
-    fprintf (f, "  %-13s %4d  %-16s %-15s %-19s %7lld %9s %9s %9s\n", axis_of (l->group), g->n, group_name (l->group), op_name (l->op), link, (long long) l->calls,
-             gb ((double) l->bytes, bytes), seconds (l->busy, busy), seconds (l->exposed, exposed));
+    fprintf (f, "  %-13s %4d  %-16s %-15s %-19s %7lld %9s %9s %9s\n", plan_axis (l->group), g->n, group_name (l->group), op_name (l->op), link, (long long) l->calls,
+             plan_gb ((double) l->bytes, bytes), plan_seconds (l->busy, busy), plan_seconds (l->exposed, exposed));
   }
   fprintf (f, "\n");
 }
@@ -99,7 +101,7 @@ static void lines (const struct plan *p, FILE *f)
 static void times (const struct plan *p, FILE *f)
 {
   char t[24];
-  fprintf (f, "time (predicted): %s a step, %.0f tokens/s, %.0f a GPU, MFU %.1f %%\n", seconds (p->step, t), p->tokens_s, p->tokens_s / p->gpus, 100 * p->mfu);
+  fprintf (f, "time (predicted): %s a step, %.0f tokens/s, %.0f a GPU, MFU %.1f %%\n", plan_seconds (p->step, t), p->tokens_s, p->tokens_s / p->gpus, 100 * p->mfu);
   fprintf (f, "  computation %.1f %%, waiting for links %.1f %%, waiting for other stages %.1f %%\n", 100 * p->compute, 100 * p->exposed, 100 * p->bubble);
   if (p->stages == 1) return;
   for (int i = 0; i < p->stages; i++) {
@@ -121,7 +123,7 @@ static void ranking (const struct plan *p, FILE *f)
   fprintf (f, "  %9s %9s %6s %6s %7s  %s\n", "tokens/s", "step", "links", "bubble", "memory", "");
   for (int i = 0; i < MIN (p->choices, 12); i++) {
     const struct plan_choice *x = &p->choice[i];
-    fprintf (f, "  %9.0f %9s %5.1f%% %5.1f%% %7s  %s\n", x->tokens_s, seconds (x->step, t), 100 * x->exposed, 100 * x->bubble, gb ((double) x->device, u), x->text);
+    fprintf (f, "  %9.0f %9s %5.1f%% %5.1f%% %7s  %s\n", x->tokens_s, plan_seconds (x->step, t), 100 * x->exposed, 100 * x->bubble, plan_gb ((double) x->device, u), x->text);
   }
 }
 
