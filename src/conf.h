@@ -12,7 +12,7 @@
 enum strategy { NO_SHARD, SHARD_OPT, SHARD_GRAD_OP, FULL_SHARD, HYBRID_SHARD, STRATEGY_N };
 enum reshard { RESHARD_AUTO, RESHARD_FORWARD, RESHARD_BACKWARD, RESHARD_STEP };   /* when gathered weights are let go */
 enum schedule_kind { SCHED_GPIPE, SCHED_1F1B, SCHED_INTERLEAVED, SCHED_ZBH1 };
-enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
+enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_AUTO };
 enum lr_kind { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
 enum offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };
 enum save_error { SAVE_ERROR_STOP, SAVE_ERROR_CONTINUE };
@@ -78,7 +78,7 @@ struct conf {
     char split[STR];            /* layers of each stage, "5,3"; empty = as even as can be */
   } pipeline;
 
-  struct { enum recompute mode; int64_t every; } recompute;   /* every: each n-th layer is recomputed */
+  struct { enum recompute mode; char keep[128]; int64_t every; } recompute;   /* keep: the parts that selective keeps (keep.h); every: each n-th layer is recomputed */
 
   struct {                      /* train: */
     int64_t steps, seq_len, micro_batch, global_batch;   /* batches count sequences */

@@ -1,5 +1,6 @@
 /* conf_check: values that follow from others, and checks that need no mesh. */
 #include "conf_int.h"
+#include "keep.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,8 +145,11 @@ static int check_size (const struct conf *c, struct err *e)
 
 int conf_check (const struct conf *c, struct err *e)
 {
+  int set;
   if (arch_check (&c->arch, e) || check_size (c, e) || check_mesh (c, e) || check_pipeline (c, e) || check_batch (c, e)
-      || check_schedule (c, e) || check_wrap (c->sharding.wrap, e)) return -1;
+      || check_schedule (c, e) || check_wrap (c->sharding.wrap, e) || keep_parse (c->recompute.keep, &set, e)) return -1;
+  if (c->recompute.mode == RECOMPUTE_AUTO && c->recompute.every > 1)
+    return user_err (e, "recompute.every %lld does not go with recompute.mode auto, which chooses the layers itself", (ll) c->recompute.every);
   if (c->arch.max_seq && c->train.seq_len > c->arch.max_seq)
     say (SAY_WARN, "train.seq_len %lld is longer than the model was made for, model.max_seq %lld", (ll) c->train.seq_len,
          (ll) c->arch.max_seq);

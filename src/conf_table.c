@@ -116,8 +116,10 @@ const struct row conf_row[] = {
   STR_ROW ("pipeline.split", pipeline.split, "", "layers", "", "layers of each stage, such as 5,3; empty: as even as can be",
            true),
 
-  ENUM_ROW ("recompute.mode", recompute.mode, "none", "none/false|selective|full/true", "recompute_granularity",
-            "activations computed again in the backward pass"),
+  ENUM_ROW ("recompute.mode", recompute.mode, "none", "none/false|selective|full/true|auto", "recompute_granularity",
+            "activations computed again in the backward pass; auto: the fastest that fits, by layer"),
+  STR_ROW ("recompute.keep", recompute.keep, "gate_up,qkv,attention,residual", "", "",
+           "what selective keeps: of norms, swiglu, gate_up, qkv, attention and residual", true),
   INT_ROW ("recompute.every", recompute.every, "1", "layers", ">0", "", "each n-th layer is recomputed"),
 
   COUNT_ROW ("train.steps", train.steps, "100", "steps", ">0", "train_iters", "optimizer steps"),

@@ -74,6 +74,9 @@ struct dev_limits {
   int64_t queue_work;           /* bytes of workspace of a compute queue */
   int64_t comm_stage;           /* bytes of staging of a group, at least; more makes fewer rounds */
   bool    wire_cast;            /* reductions can round to another type on the wire (op_coll t != it) */
+  int64_t outside;              /* bytes that the device takes beside the arenas (context, code, libraries): what planning leaves free */
+  /* Rough speeds of one device, FLOP/s by type and bytes/s (link: to the ranks of a node), by which recompute.mode auto weighs one choice against another. */
+  struct { double gemm[DT_N], attn[DT_N], copy, link; } rate;
   /* workspace of attention's backward beyond delta, bytes (part of queue_work) */
   int64_t (*attn_work) (const struct op_attn *f);
 };

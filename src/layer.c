@@ -38,24 +38,28 @@ void geom_make (struct geom *g, const struct conf *c, int tp, int tp_rank)
 
 static void *take (struct arenas *A, enum purpose p, bool want, int64_t n, enum dtype t) { return want ? arena_tensor (A, p, n, t) : NULL; }
 
-/* The fields of a layer, `all` of those that a full set has or only those that MODE keeps. */
-static void acts_layout (const struct blocks *b, struct layer_acts *l, struct arenas *A, enum purpose p, bool big, bool cheap, bool split)
+/* Which norms a backward does again in any case; their statistics are not kept then. */
+static bool norm1_again (int keep) { return !(keep & (KEEP_NORMS | KEEP_QKV)); }
+static bool norm2_again (int keep) { return !(keep & KEEP_RESIDUAL) || !(keep & (KEEP_NORMS | KEEP_GATE_UP)); }
+
+/* The fields of the parts in KEEP. */
+static void acts_layout (const struct blocks *b, struct layer_acts *l, struct arenas *A, enum purpose p, int keep, bool split)
 {
   const struct geom *g = &b->g;
-  bool qk = b->a->qk_norm;
-  l->y1 = take (A, p, cheap, g->nt * g->dim, g->t);
-  l->y2 = take (A, p, cheap, g->nt * g->dim, g->t);
-  l->act = take (A, p, cheap || split, g->n * g->ffn, g->t);
-  l->rstd1 = take (A, p, big, g->nt, DT_F32);
-  l->rstd2 = take (A, p, big, g->nt, DT_F32);
-  l->qkv = take (A, p, big, g->n * g->qkv, g->t);
-  l->raw = take (A, p, big && qk, g->n * (g->heads + g->kv_heads) * g->head_dim, g->t);
-  l->rstdq = take (A, p, big && qk, g->n * g->heads, DT_F32);
-  l->rstdk = take (A, p, big && qk, g->n * g->kv_heads, DT_F32);
-  l->o = take (A, p, big, g->n * g->att, g->t);
-  l->lse = take (A, p, big, g->batch * g->heads * g->seq, DT_F32);
-  l->h = take (A, p, big, g->nt * g->dim, g->t);
-  l->gu = take (A, p, big, g->n * 2 * g->ffn, g->t);
+  bool norms = keep & KEEP_NORMS, qkv = keep & KEEP_QKV, attn = keep & KEEP_ATTN, qk = b->a->qk_norm;
+  l->y1 = take (A, p, norms, g->nt * g->dim, g->t);
+  l->y2 = take (A, p, norms, g->nt * g->dim, g->t);
+  l->act = take (A, p, keep & KEEP_SWIGLU || split, g->n * g->ffn, g->t);
+  l->rstd1 = take (A, p, !norm1_again (keep), g->nt, DT_F32);
+  l->rstd2 = take (A, p, !norm2_again (keep), g->nt, DT_F32);
+  l->qkv = take (A, p, qkv, g->n * g->qkv, g->t);
+  l->raw = take (A, p, qkv && qk, g->n * (g->heads + g->kv_heads) * g->head_dim, g->t);
+  l->rstdq = take (A, p, qkv && qk, g->n * g->heads, DT_F32);
+  l->rstdk = take (A, p, qkv && qk, g->n * g->kv_heads, DT_F32);
+  l->o = take (A, p, attn, g->n * g->att, g->t);
+  l->lse = take (A, p, attn, g->batch * g->heads * g->seq, DT_F32);
+  l->h = take (A, p, keep & KEEP_RESIDUAL, g->nt * g->dim, g->t);
+  l->gu = take (A, p, keep & KEEP_GATE_UP, g->n * 2 * g->ffn, g->t);
   if (!split) return;
   l->d2 = arena_tensor (A, p, g->nt * g->dim, g->t);
   l->d1 = arena_tensor (A, p, g->nt * g->dim, g->t);
@@ -66,18 +70,20 @@ static void acts_layout (const struct blocks *b, struct layer_acts *l, struct ar
   l->dw[P_KNORM] = take (A, p, qk, g->head_dim, g->gt);
 }
 
-void layer_layout (const struct blocks *b, struct layer_acts *l, struct arenas *A, enum recompute mode, bool split)
+void layer_layout (const struct blocks *b, struct layer_acts *l, struct arenas *A, int keep, bool split)
 {
   memset (l, 0, sizeof *l);
   l->x = arena_tensor (A, MEM_ACT, b->g.nt * b->g.dim, b->g.t);
-  acts_layout (b, l, A, MEM_ACT, mode != RECOMPUTE_FULL, mode == RECOMPUTE_NONE, split);
+  acts_layout (b, l, A, MEM_ACT, keep, split);
 }
 
-void blocks_layout (struct blocks *b, struct arenas *A, enum recompute mode, bool embed, bool head, bool split)
+void blocks_layout (struct blocks *b, struct arenas *A, int keep, bool embed, bool head, bool split)
 {
   const struct geom *g = &b->g;
   enum purpose p = MEM_WORK;
-  acts_layout (b, &b->scratch, A, p, mode == RECOMPUTE_FULL, mode != RECOMPUTE_NONE, false);
+  acts_layout (b, &b->scratch, A, p, KEEP_ALL & ~keep, false);
+  if (norm1_again (keep)) b->scratch.rstd1 = arena_tensor (A, p, g->nt, DT_F32);
+  if (norm2_again (keep)) b->scratch.rstd2 = arena_tensor (A, p, g->nt, DT_F32);
   b->m = arena_tensor (A, p, g->nt * g->dim, g->t);
   b->dy = arena_tensor (A, p, g->nt * g->dim, g->t);
   b->dact = arena_tensor (A, p, g->n * g->ffn, g->t);
@@ -221,29 +227,40 @@ static void head_norms_backward (struct blocks *b, const struct layer_acts *l, c
 
 /* ---- forward ---- */
 
-static void forward_attention (struct blocks *b, const struct layer_acts *e, const struct weights *w, const struct batch *in, const void *h, const void *m)
+static void forward_qkv (struct blocks *b, const struct layer_acts *e, const struct weights *w, const struct batch *in)
 {
   const struct geom *g = &b->g;
-  if (m) norm (b, h, m, e->x, w->w[P_NORM1], e->y1, e->rstd1);
-  else norm (b, e->x, NULL, NULL, w->w[P_NORM1], e->y1, e->rstd1);
-  const void *Y = gather (b, e->y1, b->fullA);
-  linear (b, Y, w->w[P_Q], w->w[P_QB], e->qkv, g->qkv, g->dim);
+  linear (b, gather (b, e->y1, b->fullA), w->w[P_Q], w->w[P_QB], e->qkv, g->qkv, g->dim);
   if (b->a->qk_norm) head_norms (b, e, w);
   rope (b, e->qkv, in, false);
+}
+
+static void forward_attention (struct blocks *b, const struct layer_acts *e, const struct batch *in)
+{
   dev_issue (b->d, b->q, &(struct op) { .kind = OP_ATTN, .attn = attention (b, e, in) });
+}
+
+/* Attention's output projected, into m. */
+static void forward_project (struct blocks *b, const struct layer_acts *e, const struct weights *w)
+{
   void *p = partial (b, b->m, b->fullB);
-  linear (b, e->o, w->w[P_O], NULL, p, g->dim, g->att);
+  linear (b, e->o, w->w[P_O], NULL, p, b->g.dim, b->g.att);
   scatter_begin (b, p, b->m);
   chan_wait (b->ch, GROUP_TP);
 }
 
-static void forward_mlp (struct blocks *b, const struct layer_acts *e, const struct weights *w, bool down)
+/* Gate and up from the normed h, which is left whole in FULL. */
+static void forward_gate_up (struct blocks *b, const struct layer_acts *e, const struct weights *w, void *full)
+{
+  const struct geom *g = &b->g;
+  linear (b, gather (b, e->y2, full), w->w[P_GATE], NULL, e->gu, 2 * g->ffn, g->dim);
+}
+
+static void forward_mlp (struct blocks *b, const struct layer_acts *e, const struct weights *w)
 {
   const struct geom *g = &b->g;
   norm (b, e->x, b->m, e->h, w->w[P_NORM2], e->y2, e->rstd2);
-  const void *Y = gather (b, e->y2, down ? b->fullA : b->fullB);   /* fullB: the backward takes it up from there */
-  linear (b, Y, w->w[P_GATE], NULL, e->gu, 2 * g->ffn, g->dim);
-  if (!down) return;
+  forward_gate_up (b, e, w, b->fullA);
   OP (OP_SWIGLU, swiglu, .n = g->n, .f = g->ffn, .gu = e->gu, .out = e->act, .t = g->t);
   void *p = partial (b, b->m, b->fullB);
   linear (b, e->act, w->w[P_DOWN], NULL, p, g->dim, g->ffn);
@@ -254,8 +271,12 @@ static void forward_mlp (struct blocks *b, const struct layer_acts *e, const str
 void layer_forward (struct blocks *b, const struct layer_acts *l, const struct weights *w, const struct batch *in, const void *h, const void *m)
 {
   struct layer_acts e = effective (b, l);
-  forward_attention (b, &e, w, in, h, m);
-  forward_mlp (b, &e, w, true);
+  if (m) norm (b, h, m, e.x, w->w[P_NORM1], e.y1, e.rstd1);
+  else norm (b, e.x, NULL, NULL, w->w[P_NORM1], e.y1, e.rstd1);
+  forward_qkv (b, &e, w, in);
+  forward_attention (b, &e, in);
+  forward_project (b, &e, w);
+  forward_mlp (b, &e, w);
 }
 
 /* ---- backward ---- */
@@ -276,13 +297,13 @@ static void qkv_weights (struct blocks *b, const struct layer_acts *e, const str
     OP (OP_COLSUM, colsum, .rows = g->n, .cols = g->qkv, .stride = g->qkv, .x = e->dqkv, .dst = w->g[P_QB], .beta = w->beta[P_QB], .t = g->t, .gt = g->gt);
 }
 
-static void backward_mlp (struct blocks *b, const struct layer_acts *e, const struct weights *w, void *d, enum recompute mode, enum part_of part)
+static void backward_mlp (struct blocks *b, const struct layer_acts *e, const struct weights *w, void *d, int keep, enum part_of part)
 {
   const struct geom *g = &b->g;
-  bool weights = part & PART_WEIGHT, again = mode != RECOMPUTE_NONE;
+  bool weights = part & PART_WEIGHT, again = !(keep & KEEP_SWIGLU);
   const void *D = gather (b, d, b->fullA);
   const void *Y = NULL;
-  if (weights && mode == RECOMPUTE_FULL) Y = g->tp == 1 ? e->y2 : b->fullB;   /* gathered when the forward was done again */
+  if (weights && !(keep & KEEP_GATE_UP)) Y = g->tp == 1 ? e->y2 : b->fullB;   /* gathered when gate and up were made again */
   else if (weights) Y = gather_begin (b, e->y2, b->fullB);                    /* behind the GEMMs to come */
   linear_input (b, D, w->w[P_DOWN], b->dact, g->dim, g->ffn);
   if (weights && !again) linear_weight (b, D, e->act, w->g[P_DOWN], w->beta[P_DOWN], g->dim, g->ffn);
@@ -321,16 +342,18 @@ static void backward_attention (struct blocks *b, const struct layer_acts *e, co
   norm_backward (b, b->dy, e->x, w->w[P_NORM1], e->rstd1, d, d, t.g, t.beta);
 }
 
-/* What MODE did not keep, once more by the same operations: the same bits. */
-static void recompute (struct blocks *b, const struct layer_acts *e, const struct weights *w, const struct batch *in, enum recompute mode, enum part_of part)
+/* What PART reads and KEEP did not keep, once more by the same operations: the same bits. Normed inputs serve the GEMMs after them and gradients by weight. */
+static void recompute (struct blocks *b, const struct layer_acts *e, const struct weights *w, const struct batch *in, int keep, enum part_of part)
 {
-  if (mode == RECOMPUTE_FULL && (part & PART_INPUT)) {
-    forward_attention (b, e, w, in, NULL, NULL);
-    forward_mlp (b, e, w, false);
-  } else if (mode == RECOMPUTE_SELECTIVE && (part & PART_WEIGHT)) {   /* the normed inputs serve gradients by weight only */
-    norm (b, e->x, NULL, NULL, w->w[P_NORM1], e->y1, e->rstd1);
-    norm (b, e->h, NULL, NULL, w->w[P_NORM2], e->y2, e->rstd2);
-  }
+  bool norms = keep & KEEP_NORMS, weights = part & PART_WEIGHT, input = part & PART_INPUT;
+  if (norm1_again (keep) || (weights && !norms)) norm (b, e->x, NULL, NULL, w->w[P_NORM1], e->y1, e->rstd1);
+  if (input && !(keep & KEEP_QKV)) forward_qkv (b, e, w, in);
+  if (input && !(keep & KEEP_ATTN)) forward_attention (b, e, in);
+  if (input && !(keep & KEEP_RESIDUAL)) {
+    forward_project (b, e, w);
+    norm (b, e->x, b->m, e->h, w->w[P_NORM2], e->y2, e->rstd2);
+  } else if (norm2_again (keep) || (weights && !norms)) norm (b, e->h, NULL, NULL, w->w[P_NORM2], e->y2, e->rstd2);
+  if (input && !(keep & KEEP_GATE_UP)) forward_gate_up (b, e, w, b->fullB);   /* the backward takes up the whole input from there */
 }
 
 static void copy (struct blocks *b, void *dst, const void *src, int64_t n)
@@ -354,16 +377,16 @@ static void backward_weights (struct blocks *b, const struct layer_acts *e, cons
           .beta = w->beta[norms[i]]);
 }
 
-void layer_backward (struct blocks *b, const struct layer_acts *l, const struct weights *w, const struct batch *in, void *d, enum recompute mode, enum part_of part)
+void layer_backward (struct blocks *b, const struct layer_acts *l, const struct weights *w, const struct batch *in, void *d, int keep, enum part_of part)
 {
   struct layer_acts e = effective (b, l);
-  recompute (b, &e, w, in, mode, part);
+  recompute (b, &e, w, in, keep, part);
   if (part == PART_WEIGHT) {
     backward_weights (b, &e, w);
     return;
   }
   if (part == PART_INPUT) copy (b, e.d2, d, b->g.nt * b->g.dim);
-  backward_mlp (b, &e, w, d, mode, part);
+  backward_mlp (b, &e, w, d, keep, part);
   if (part == PART_INPUT) copy (b, e.d1, d, b->g.nt * b->g.dim);
   backward_attention (b, &e, w, in, d, part);
 }

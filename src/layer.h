@@ -7,6 +7,7 @@
 #define LAYER_H
 #include "chan.h"
 #include "conf.h"
+#include "keep.h"
 
 struct geom {                       /* shapes of a micro-batch on this rank */
   int64_t batch, seq, n, nt;        /* sequences, tokens each, tokens, tokens of my tp part */
@@ -57,15 +58,15 @@ struct blocks {
   const float *rope;                /* F32 [positions, head_dim] */
 };
 
-/* Memory of the blocks' scratch for a stage; KEEP: the layer kinds it has. Run by the layout function. */
-void blocks_layout (struct blocks *b, struct arenas *A, enum recompute mode, bool embed, bool head, bool split);
-/* Memory that a layer keeps for one micro-batch under a mode; split: B_INPUT and B_WEIGHT apart. */
-void layer_layout (const struct blocks *b, struct layer_acts *l, struct arenas *A, enum recompute mode, bool split);
+/* Memory of the blocks' scratch for a stage; keep: what all of its layers keep (keep.h), KEEP_ALL where it has none. Run by the layout function. */
+void blocks_layout (struct blocks *b, struct arenas *A, int keep, bool embed, bool head, bool split);
+/* Memory of a layer that keeps KEEP of one micro-batch; split: B_INPUT and B_WEIGHT apart. */
+void layer_layout (const struct blocks *b, struct layer_acts *l, struct arenas *A, int keep, bool split);
 
 /* x -> l->h and b->m. h, m: the two terms of the input (m NULL: the input is already in l->x). */
 void layer_forward (struct blocks *b, const struct layer_acts *l, const struct weights *w, const struct batch *in, const void *h, const void *m);
 /* d [nt, dim]: gradient of the layer's output, replaced by that of its input (PART_INPUT). PART_WEIGHT alone: d is not used. */
-void layer_backward (struct blocks *b, const struct layer_acts *l, const struct weights *w, const struct batch *in, void *d, enum recompute mode, enum part_of part);
+void layer_backward (struct blocks *b, const struct layer_acts *l, const struct weights *w, const struct batch *in, void *d, int keep, enum part_of part);
 /* h of a layer just run forward (kept or scratch). */
 void *layer_h (const struct blocks *b, const struct layer_acts *l);
 

@@ -1,4 +1,5 @@
 #include "config.h"
+#include "keep.h"
 #include "ledger.h"
 #include "sched.h"
 #include <stdlib.h>
@@ -25,6 +26,7 @@ struct place {
   struct part_unit *unit;
   int units;
   bool fits;                /* whole weights, in a quarter of the memory */
+  const int *keep;          /* by layer, from 1; NULL: as the configuration says */
 };
 
 /* Walks the parameters of a flat unit; what lies within [lo, hi) of norms and KV copies is added up. */
@@ -147,10 +149,8 @@ static bool holds (const struct place *p, int64_t block)
 static bool has_embed (const struct place *p) { return holds (p, 0); }
 static bool has_head (const struct place *p) { return holds (p, p->a->layers + 1); }
 
-static enum recompute mode_of (const struct place *p, int64_t layer)
-{
-  return (layer - 1) % MAX (1, p->c->recompute.every) ? RECOMPUTE_NONE : p->c->recompute.mode;
-}
+/* What a layer keeps: as it was given, or by recompute.mode and keep. */
+static int kept (const struct place *p, int64_t layer) { return p->keep ? p->keep[layer] : keep_of (p->c, layer); }
 
 /* ---- lines ---- */
 
@@ -205,14 +205,14 @@ static void end_block (const struct place *p, struct uses *u, int64_t block)
 }
 
 /* Backward by input, by weight or both. The embedding's and the head's come whole with the first. What needs no weights uses none: the embedding's, and a layer's
-   by weight, unless selective recomputation makes the normed inputs again. */
+   by weight, unless it makes the normed inputs again. */
 static void use_backward (const struct place *p, struct uses *u, const struct action *a)
 {
   int64_t layers = p->a->layers, first = p->first[a->chunk], last = p->last[a->chunk];
   bool input = a->kind != ACT_B_WEIGHT, weight = a->kind != ACT_B_INPUT;
   for (int64_t b = last - 1; b >= first; b--) {
     bool end = b == 0 || b == layers + 1;
-    if (b > 0 && (input || (!end && mode_of (p, b) == RECOMPUTE_SELECTIVE))) use_block (p, u, b);
+    if (b > 0 && (input || (!end && !(kept (p, b) & KEEP_NORMS)))) use_block (p, u, b);
     if (end ? input : weight) end_block (p, u, b);
   }
 }
@@ -349,20 +349,17 @@ static void lines_replicas (struct ledger *l, const struct place *p)
 /* ---- tp ---- */
 
 /* Collectives of S / t a part, each (t - 1) / t S: a layer's, by what its backward does again. Forward: 2 gathers before and 2 scatters after the GEMMs.
-   Backward: the gradients of both outputs and both normed inputs are gathered, both inputs' gradients scattered: 6, so 10 in all. Full recomputation
-   repeats the forward less its last scatter, and the MLP's input is gathered once for both: 8, so 12. Apart, the backward by weight gathers
-   the gradients of both outputs again: 8, so 12. */
-struct traffic { int gathers, scatters; };
-static const struct traffic forward = { 2, 2 }, backward = { 4, 2 }, backward_full = { 5, 3 }, backward_split = { 6, 2 };
+   Backward: the gradients of both outputs and both normed inputs are gathered, both inputs' gradients scattered: 6, so 10 in all. Where q k v are made again
+   their input is gathered once more, where the residual stream is, its output projection scatters once more: 12 with full recomputation (gate and up
+   share the gather of their input with the gradient by weight). Apart, the backward by weight gathers the gradients of both outputs again: 2 more. */
 
 static void lines_layers (struct ledger *l, const struct place *p, int64_t part, int64_t w)
 {
   int64_t gathers = 0, scatters = 0;
   for (int64_t b = 1; b <= p->a->layers; b++) {
     if (!holds (p, b)) continue;
-    const struct traffic *back = split (p) ? &backward_split : mode_of (p, b) == RECOMPUTE_FULL ? &backward_full : &backward;
-    gathers += p->mbs * (forward.gathers + back->gathers);
-    scatters += p->mbs * (forward.scatters + back->scatters);
+    gathers += p->mbs * (2 + 4 + 2 * split (p) + !(kept (p, b) & KEEP_QKV));
+    scatters += p->mbs * (2 + 2 + !(kept (p, b) & KEEP_RESIDUAL));
   }
   add_equal (l, "layers", GROUP_TP, OP_ALL_GATHER, p->tp, gathers, part, w);
   add_equal (l, "layers", GROUP_TP, OP_REDUCE_SCATTER, p->tp, scatters, part, w);
@@ -417,9 +414,16 @@ static void lines_pp (struct ledger *l, const struct place *p)
 
 int ledger_make (struct ledger *l, const struct conf *c, const struct mesh_shape *s, int rank, int64_t memory, int64_t align, struct err *e)
 {
+  return ledger_kept (l, c, s, rank, memory, align, NULL, e);
+}
+
+int ledger_kept (struct ledger *l, const struct conf *c, const struct mesh_shape *s, int rank, int64_t memory, int64_t align, const int *keep, struct err *e)
+{
   struct place p;
   *l = (struct ledger) { 0 };
+  if (!keep && c->recompute.mode == RECOMPUTE_AUTO) return user_err (e, "ledger: recompute.mode auto needs the sets that were chosen");
   if (stand (&p, c, s, rank, align, e)) return -1;
+  p.keep = keep;
   for (int i = 0; i < p.units; i++) l->params += p.unit[i].n;
   l->units = p.units;
   l->micro_batches = p.mbs;

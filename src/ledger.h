@@ -1,7 +1,7 @@
 /* ledger: the bytes that a rank sends in a training step, by group and kind of collective, from formulas (DESIGN.md section 5). Pure: configuration,
    mesh and coordinates in, numbers out; no device, no MPI call, and none of the code that trains.
 
-   It shares coll_bytes, arch_split and the schedules' tables with the trainer and nothing else: units, padding, slots and uses are worked out anew, so that
+   It shares coll_bytes, arch_split, keep_of and the schedules' tables with the trainer and nothing else: units, padding, slots and uses are worked out anew, so that
    the counters of a run, the messages that reach MPI and this page are three sources that the tests compare exactly.
 
    Letters: P parameters of the rank's stage and tp slice with padding, N ranks of dp_shard, R replicas, A micro-batches a step, w bytes of a weight and of an
@@ -25,6 +25,8 @@ struct ledger {
 
 /* The ledger of world rank RANK on a device with MEMORY bytes (struct dev) that aligns to ALIGN bytes (dev_limits). 0, or -1 with the sentence. Local. */
 int ledger_make (struct ledger *l, const struct conf *c, const struct mesh_shape *s, int rank, int64_t memory, int64_t align, struct err *e);
+/* The same where each layer keeps KEEP[layer], from 1 (keep.h): what recompute.mode auto chose (struct step). NULL: by the configuration. */
+int ledger_kept (struct ledger *l, const struct conf *c, const struct mesh_shape *s, int rank, int64_t memory, int64_t align, const int *keep, struct err *e);
 /* Calls and bytes of a group and kind; op OP_N: of all kinds. */
 struct ledger_line ledger_sum (const struct ledger *l, enum group_kind g, enum op_kind op);
 

@@ -25,6 +25,18 @@ static void make_segments (struct shard *s, const struct shard_place *p)
     if (row->cut == CUT_KV && q->slot->part.rep_size > 1) s->kv_sum[s->kv_sums++] = r, s->kv_n += r.hi - r.lo;
   }
   xfree (list);
+  int64_t tp_most = 0, kv_most = 0;
+  for (int i = 0; i < s->units.count; i++) {
+    const struct unit *u = &s->units.unit[i];
+    int64_t tp = 0, kv = 0;
+    for (int k = 0; k < u->slots; k++) {
+      if (param_table[u->slot[k].id].cut == CUT_NONE && p->tp > 1) tp += u->slot[k].count;
+      if (param_table[u->slot[k].id].cut == CUT_KV && u->slot[k].part.rep_size > 1) kv += u->slot[k].count;
+    }
+    tp_most += MIN (tp, u->shard);
+    kv_most += MIN (kv, u->shard);
+  }
+  s->pack_most = MAX (tp_most, kv_most);
 }
 
 /* Units of about a size share slots and gradient buffers. A class is named by its largest unit, which is at most a quarter larger than any other. */
@@ -117,15 +129,32 @@ int shard_make (struct shard *s, const struct conf *c, const struct shard_place 
   }
 
   make_classes (s);
+  s->prefetch = p->shards > 1 ? c->sharding.prefetch : 0;   /* a cast hides behind nothing */
   s->kept = st != FULL_SHARD && st != HYBRID_SHARD;
   s->kept |= c->sharding.reshard == RESHARD_STEP || c->sharding.reshard == RESHARD_BACKWARD;
   /* A pipeline uses each unit 2 A times a step; auto keeps it where all of them take a quarter of the memory at most. */
   s->kept |= c->sharding.reshard == RESHARD_AUTO && p->pp > 1 && p->shards > 1 && s->units.total * dtype_size (s->t) <= d->memory / 4;
-  if (!s->alias && s->kept) make_own_slots (s);
-  else if (!s->alias) make_slots (s, 1 + c->sharding.prefetch);
+  shard_keep (s, s->kept);
   if (!s->whole_grads) make_gbufs (s);
   make_segments (s, p);
   return 0;
+}
+
+bool shard_may_keep (const struct shard *s)
+{
+  enum strategy st = s->c->sharding.strategy;
+  return s->shards == 1 && !s->alias && (st == FULL_SHARD || st == HYBRID_SHARD) && s->c->sharding.reshard == RESHARD_AUTO;
+}
+
+void shard_keep (struct shard *s, bool kept)
+{
+  s->kept = kept;
+  s->slots = 0;
+  xfree (s->slot);
+  s->slot = NULL;
+  for (int i = 0; i < s->units.count; i++) s->u[i].slot = -1;
+  if (!s->alias && kept) make_own_slots (s);
+  else if (!s->alias) make_slots (s, 1 + s->prefetch);
 }
 
 void shard_layout (struct shard *s, struct arenas *A)
@@ -285,7 +314,7 @@ void shard_use (struct shard *s, int unit, int64_t block, struct weights *w)
   s->u[unit].upcoming = s->next[s->at++];
   struct wslot *slot = s->alias ? NULL : &s->slot[s->u[unit].slot];
   if (slot) slot->pins++;
-  for (int64_t k = 0; k < s->c->sharding.prefetch && s->at + k < s->visits; k++)
+  for (int64_t k = 0; k < s->prefetch && s->at + k < s->visits; k++)
     if (!bring (s, s->visit[s->at + k], s->at + (int) k)) break;
   if (slot && slot->held) {
     s->d->ops->wait (s->d, s->ch->q, slot->ready);

@@ -11,7 +11,8 @@
      FULL_SHARD      1 + prefetch     the same
      HYBRID_SHARD    1 + prefetch     the same, then summed over replicas once a step
 
-   Slots and buffers are for units of about a size, so these are counts for each such class. sharding.reshard `step` gives FULL_SHARD a slot a unit too, `backward` lets a unit go when its backward is over. In fp32 with a shard group of one the master is the weight. */
+   Slots and buffers are for units of about a size, so these are counts for each such class. sharding.reshard `step` gives FULL_SHARD a slot a unit too, `backward` lets a unit go when its backward is over. In fp32 with a shard group of one the master is the weight; in bf16 such a group casts a unit when it is used (one slot a class), or with reshard `step`
+   and where auto finds the memory for it once a step. */
 #ifndef SHARD_H
 #define SHARD_H
 #include "chan.h"
@@ -46,6 +47,7 @@ struct shard {
   bool whole_grads;           /* reduced once a step */
   bool alias;                 /* the master is the weight */
   bool kept;                  /* each unit has a slot: whole weights may stay for the step */
+  int64_t prefetch;           /* units brought ahead */
   struct ushard *u;           /* [units.count] */
   struct wslot *slot; int slots;
   struct gbuf *gbuf; int gbufs;
@@ -53,7 +55,7 @@ struct shard {
   struct event *hold;         /* of a copy of the state under way: the optimizer waits for it. Lent; NULL: none */
   int *visit, visits, at;     /* unit of each use of the step; next */
   int *next;                  /* [visits] the use of the same unit after this one; visits + 1: none */
-  struct range *tp_sum, *kv_sum; int tp_sums, kv_sums; int64_t tp_n, kv_n; void *pack;
+  struct range *tp_sum, *kv_sum; int tp_sums, kv_sums; int64_t tp_n, kv_n, pack_most; void *pack;   /* pack_most: bound of both on any rank */
   struct seg *seg; int segs;
   struct step_vars *vars;     /* device */
   bool tied_here;             /* this stage and another hold the embedding */
@@ -62,6 +64,9 @@ struct shard {
 /* Pure part: units, segments, how many slots. 0 or -1 with the sentence. */
 struct shard_place { int tp, tp_rank, pp, stage, chunks, shards, shard_rank, replicas, replica; };
 int  shard_make (struct shard *s, const struct conf *c, const struct shard_place *p, struct dev *d, struct err *e);
+/* May the caller choose whether cast weights stay for the step (one rank in dp_shard, sharding.reshard auto)? Chooses: to be called before the layout. */
+bool shard_may_keep (const struct shard *s);
+void shard_keep (struct shard *s, bool kept);
 void shard_layout (struct shard *s, struct arenas *A);
 void shard_open (struct shard *s, struct chans *ch);     /* events; after the arenas are reserved */
 void shard_free (struct shard *s);

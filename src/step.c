@@ -1,3 +1,4 @@
+#include "fit.h"
 #include "step.h"
 #include <math.h>
 #include <string.h>
@@ -24,11 +25,6 @@ static int slots_needed (const struct sched *sc, int stage, int chunk, bool spli
   return most;
 }
 
-static enum recompute layer_mode (const struct conf *c, int64_t layer)
-{
-  return (layer - 1) % MAX (1, c->recompute.every) == 0 ? c->recompute.mode : RECOMPUTE_NONE;
-}
-
 static void layout_chunk (struct step *s, struct chunk *k, int index)
 {
   const struct geom *g = &s->b.g;
@@ -39,25 +35,29 @@ static void layout_chunk (struct step *s, struct chunk *k, int index)
     in->doc = s->c->data.document_mask ? arena_tensor (&s->A, MEM_ACT, g->n, DT_I32) : NULL;
     in->pos = s->c->data.document_mask ? arena_tensor (&s->A, MEM_ACT, g->n, DT_I32) : NULL;
     int64_t l0 = MAX (k->first, 1);
-    for (int l = 0; l < k->layers; l++) layer_layout (&s->b, &k->acts[i * k->layers + l], &s->A, layer_mode (s->c, l0 + l), s->split);
+    for (int l = 0; l < k->layers; l++) layer_layout (&s->b, &k->acts[i * k->layers + l], &s->A, s->keep[l0 + l], s->split);
     k->x[i] = has_head (s, index) ? arena_tensor (&s->A, MEM_ACT, g->nt * g->dim, g->t) : NULL;
   }
 }
 
 /* Runs twice (arena.h). */
-static void layout (struct step *s, const int n[GROUP_N])
+static void layout (struct step *s)
 {
   const struct geom *g = &s->b.g;
   bool embed = false, head = false;
-  for (int k = 0; k < s->chunks; k++) embed |= has_embed (s, k), head |= has_head (s, k);
+  int keep = KEEP_ALL;
+  for (int k = 0; k < s->chunks; k++) {
+    embed |= has_embed (s, k), head |= has_head (s, k);
+    for (int l = 0; l < s->chunk[k].layers; l++) keep &= s->keep[MAX (s->chunk[k].first, 1) + l];
+  }
   shard_layout (&s->sh, &s->A);
-  blocks_layout (&s->b, &s->A, s->c->recompute.mode, embed, head, s->split);
+  blocks_layout (&s->b, &s->A, keep, embed, head, s->split);
   for (int k = 0; k < s->chunks; k++) layout_chunk (s, &s->chunk[k], k);
   for (int i = 0; i < RING; i++) {
     s->out_f.mem[i] = s->pp > 1 ? arena_tensor (&s->A, MEM_COMM, g->nt * g->dim, g->t) : NULL;
     s->out_b.mem[i] = s->pp > 1 || i == 0 ? arena_tensor (&s->A, s->pp > 1 ? MEM_COMM : MEM_WORK, g->nt * g->dim, g->t) : s->out_b.mem[0];
   }
-  chans_layout (&s->ch, &s->A, n);
+  chans_layout (&s->ch, &s->A, s->group_n);
   s->queue_work = arena_take (&s->A, MEM_WORK, SPACE_DEVICE, s->d->ops->limits->queue_work);
   s->rope = arena_tensor (&s->A, MEM_WORK, g->seq * g->head_dim, DT_F32);
   s->host_in = arena_take (&s->A, MEM_STAGE, SPACE_PINNED, 2 * sizeof (double));
@@ -81,6 +81,16 @@ int step_resolve (struct conf *c, int world, struct mesh_shape *s, struct err *e
   return arch_check_tp (&c->arch, (int) c->mesh.tp, e);
 }
 
+/* Device memory of the step as it stands, at most on any rank of the stage. */
+static int64_t measure (struct step *s)
+{
+  int64_t sum = (s->sh.pack_most - MAX (s->sh.tp_n, s->sh.kv_n)) * dtype_size (s->sh.gt);
+  arenas_init (&s->A, s->d);
+  layout (s);
+  for (int p = 0; p < MEM_N; p++) sum += round_up (s->A.a[SPACE_DEVICE][p].used, s->A.align);
+  return sum;
+}
+
 static int check_shape (const struct step *s, struct err *e)
 {
   const struct conf *c = s->c;
@@ -92,8 +102,10 @@ static int check_shape (const struct step *s, struct err *e)
   if (c->train.global_batch % (c->train.micro_batch * s->dp))
     return user_err (e, "train.global_batch %lld is not a multiple of train.micro_batch %lld x dp %d = %lld", (long long) c->train.global_batch,
                      (long long) c->train.micro_batch, s->dp, (long long) (c->train.micro_batch * s->dp));
-  if (s->split && c->recompute.mode == RECOMPUTE_FULL)
-    return user_err (e, "recompute.mode full does not go with pipeline.schedule zbh1, whose backward by weight comes later: take selective or none");
+  for (int64_t l = 1; s->split && c->recompute.mode != RECOMPUTE_AUTO && l <= c->arch.layers; l++)
+    if (~keep_of (c, l) & KEEP_SPLIT)
+      return user_err (e, "recompute.mode %s does not go with pipeline.schedule zbh1, whose backward by weight comes later: take selective with gate_up, attention and residual "
+                       "in recompute.keep, or none", c->recompute.mode == RECOMPUTE_FULL ? "full" : "selective");
   if (s->dp > 1 && c->sharding.reduce_dtype != c->sharding.grad_dtype && !s->d->ops->limits->wire_cast)
     return user_err (e, "sharding.reduce_dtype %s with sharding.grad_dtype %s: device %s sends gradients as they are stored, make both alike", dtype_name (c->sharding.reduce_dtype),
                      dtype_name (c->sharding.grad_dtype), s->d->ops->name);
@@ -188,17 +200,17 @@ int step_plan (struct step *s, const struct conf *c, const struct mesh *m, struc
   s->b.d = d;
   s->b.a = &c->arch;
   make_chunks (s);
+  s->keep = xalloc ((size_t) (c->arch.layers + 1) * sizeof *s->keep, "recomputation");
+  for (int64_t l = 1; l <= c->arch.layers; l++) s->keep[l] = keep_of (c, l) | (s->split ? KEEP_SPLIT : 0);
   s->slot_f = xalloc ((size_t) (s->chunks * s->mbs) * sizeof (int), "schedule");
   s->slot_b = xalloc ((size_t) (s->chunks * s->mbs) * sizeof (int), "schedule");
 
-  int n[GROUP_N], member[m->size], me;
-  for (int k = 0; k < GROUP_N; k++) n[k] = mesh_group (&m->shape, m->rank, k, member, &me);
-  for (int k = 0; k < GROUP_N; k++)
-    if (!group_used (s, k)) n[k] = 1;
-  arenas_init (&s->A, d);
-  layout (s, n);
+  int member[m->size], me;
+  for (int k = 0; k < GROUP_N; k++) s->group_n[k] = group_used (s, k) ? mesh_group (&m->shape, m->rank, k, member, &me) : 1;
+  fit (s, measure);
+  measure (s);
   if (arenas_reserve (&s->A, e)) return -1;
-  layout (s, n);
+  layout (s);
   return 0;
 }
 
@@ -288,6 +300,7 @@ void step_close (struct step *s)
     xfree (s->chunk[k].got);
   }
   xfree (s->chunk);
+  xfree (s->keep);
   xfree (s->slot_f);
   xfree (s->slot_b);
   sched_free (&s->train);
@@ -316,12 +329,12 @@ static int tied_unit (const struct step *s)
 }
 
 /* Which blocks an action uses the weights of: forward up, backward down. In training the head waits for its backward. No weights are needed by the embedding's
-   backward, nor by a layer's backward by weight, unless selective recomputation makes the normed inputs again. */
+   backward, nor by a layer's backward by weight, unless it makes the normed inputs again. */
 static bool uses_block (const struct step *s, int kind, int64_t block, bool train)
 {
   bool head = block == s->c->arch.layers + 1, embed = block == 0;
   if (kind == ACT_F) return !(head && train);
-  if (kind == ACT_B_WEIGHT) return !head && !embed && layer_mode (s->c, block) == RECOMPUTE_SELECTIVE;
+  if (kind == ACT_B_WEIGHT) return !head && !embed && !(s->keep[block] & KEEP_NORMS);
   return !embed;
 }
 
@@ -483,7 +496,7 @@ static void act_backward (struct step *s, const struct action *a, enum part_of p
   int64_t l0 = MAX (k->first, 1);
   for (int l = k->layers - 1; l >= 0; l--) {
     use (s, a, l0 + l, &w, part & PART_WEIGHT);
-    layer_backward (&s->b, acts (k, a->mb, l), &w, in, d, layer_mode (s->c, l0 + l), part);
+    layer_backward (&s->b, acts (k, a->mb, l), &w, in, d, s->keep[l0 + l], part);
     done (s, a, l0 + l);
     if (part & PART_WEIGHT) complete (s, a->chunk, l0 + l, last);
   }
@@ -617,6 +630,37 @@ void step_set_updates (struct step *s, double updates)
   dev_put (s->d, s->q, s->sh.vars, &v, sizeof v);
 }
 
+/* What a parameter of this rank costs: state, and where it is kept the weight that computes. */
+static void memory_state (const struct step *s, FILE *f)
+{
+  const struct shard *h = &s->sh;
+  int64_t grad = dtype_size (h->gt), weight = h->kept && h->shards == 1 && !h->alias ? dtype_size (h->t) : 0;
+  fprintf (f, "a parameter that a rank owns costs %lld bytes: master 4, moments 8, gradient %lld (%s)", (long long) (12 + grad + weight), (long long) grad, dtype_name (h->gt));
+  if (h->alias) fprintf (f, "; the master is the weight\n");
+  else if (weight) fprintf (f, ", %s weight %lld\n", dtype_name (h->t), (long long) weight);
+  else if (h->shards == 1) fprintf (f, "; %s weights are cast unit by unit\n", dtype_name (h->t));
+  else fprintf (f, "; %s weights are gathered%s\n", dtype_name (h->t), h->kept ? " and stay" : " unit by unit");
+}
+
+/* Runs of layers of rank 0's stage that keep alike. */
+static void memory_kept (const struct step *s, FILE *f)
+{
+  char set[96];
+  double t = 0;
+  if (s->c->recompute.mode == RECOMPUTE_NONE) return;
+  for (int k = 0; k < s->chunks; k++) {
+    int64_t l0 = MAX (s->chunk[k].first, 1), end = l0 + s->chunk[k].layers;
+    for (int64_t l = l0, n = 1; l < end; l += n, n = 1) {
+      while (l + n < end && s->keep[l + n] == s->keep[l]) n++;
+      keep_text (s->keep[l], set);
+      t += (double) n * fit_seconds (&s->b, s->keep[l]);
+      if (n == 1) fprintf (f, "layer %lld keeps %s\n", (long long) l, set);
+      else fprintf (f, "layers %lld to %lld keep %s\n", (long long) l, (long long) (l + n - 1), set);
+    }
+  }
+  fprintf (f, "the rest is made again, by rough speeds in %.3g s of a step\n", t * s->mbs);
+}
+
 void step_memory (const struct step *s, FILE *f)
 {
   int64_t total = 0;
@@ -633,4 +677,6 @@ void step_memory (const struct step *s, FILE *f)
     }
   bytes_text (total, t);
   fprintf (f, "  %-14s %12s\n", "total", t);
+  memory_state (s, f);
+  memory_kept (s, f);
 }

@@ -35,6 +35,7 @@ struct step {
   struct queue *q;
   struct arenas A;
   struct chans ch;
+  int group_n[GROUP_N];                      /* members of the groups that are used */
   struct shard sh;
   struct blocks b;
   struct sched train, eval;
@@ -43,6 +44,7 @@ struct step {
   bool split;                                /* backward by input and by weight apart */
   struct chunk *chunk; int chunks;
   struct ring { void *mem[3]; struct event *sent[3], *got[3]; int next; } out_f, out_b;   /* buffers on the way to a neighbour */
+  int *keep;                                 /* [layers + 1] what each layer keeps (keep.h), from 1 */
   int *slot_f, *slot_b;                      /* [chunks * mbs] ring buffer of each micro-batch */
   void *queue_work;
   double *host_in;                           /* pinned: lr, clip */

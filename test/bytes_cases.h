@@ -23,6 +23,9 @@
   { 2, "--mesh.tp 2 --train.loss_chunk 24" },
   { 2, "--mesh.tp 2 --recompute.mode full --train.dtype bf16" },
   { 2, "--mesh.tp 2 --recompute.mode selective" },
+  { 2, "--mesh.tp 2 --recompute.mode selective --recompute.keep gate_up,attention" },
+  { 2, "--mesh.tp 2 --recompute.mode selective --recompute.keep norms,qkv,residual" },
+  { 2, "--mesh.tp 2 --recompute.mode auto", 144950000 },   /* some layers keep more than others */
   { 4, "--mesh.tp 4 --model.qkv_bias true --recompute.mode full --recompute.every 2 --train.dtype bf16" },
   { 8, "--mesh.tp 8 --model.qk_norm true --model.head_dim 12 --train.global_batch 2" },
   { 8, "--mesh.dp_shard 2 --mesh.tp 4 --model.tied true --sharding.grad_dtype bf16 --train.dtype bf16" },
@@ -32,6 +35,7 @@
   { 2, "--mesh.pp 2 --pipeline.schedule interleaved --pipeline.chunks 2 --train.micro_batch 1" },
   { 4, "--mesh.dp_shard 2 --mesh.pp 2 --pipeline.schedule zbh1 --train.micro_batch 1" },
   { 4, "--mesh.dp_shard 2 --mesh.pp 2 --pipeline.schedule zbh1 --train.micro_batch 1 --recompute.mode selective --sharding.prefetch 0" },
+  { 4, "--mesh.tp 2 --mesh.pp 2 --pipeline.schedule zbh1 --train.micro_batch 1 --recompute.mode selective --recompute.keep gate_up,attention,residual" },
   { 4, "--mesh.tp 2 --mesh.pp 2 --pipeline.schedule zbh1 --train.micro_batch 1 --sharding.reshard backward" },
   { 4, "--mesh.dp_shard 2 --mesh.pp 2 --pipeline.schedule zbh1 --train.micro_batch 1 --sharding.wrap model --sharding.reshard backward --model.tied true" },
   { 8, "--mesh.dp_shard 2 --mesh.pp 4 --train.global_batch 16 --train.micro_batch 1 --model.layers 14 --sharding.prefetch 1" },

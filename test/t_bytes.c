@@ -143,7 +143,7 @@ static int run_case (const struct conf *c, MPI_Comm comm, int rank, int64_t memo
   for (int i = 1; i <= STEPS; i++) tiny_step (&t, i, &r);
   t.d.ops->drain (&t.d);
   seen.on = false;
-  if (ledger_make (&l, c, &t.m.shape, rank, memory, t.d.ops->limits->align, &e)) die ("%s", e.msg);
+  if (ledger_kept (&l, c, &t.m.shape, rank, memory, t.d.ops->limits->align, t.s.keep, &e)) die ("%s", e.msg);
   int ok = counters_agree (&t.s, &l, rank) && !seen.strays && !seen.wrong_tag;
   for (int g = 0; g < GROUP_N; g++) ok = messages_agree (&t.s, &t.m.shape, g, rank) && ok;
   if (l.params != t.s.sh.units.total) fprintf (stderr, "# rank %d: P %lld, by formula %lld\n", rank, (long long) t.s.sh.units.total, (long long) l.params);

@@ -131,6 +131,8 @@ static const struct { const char *yaml, *options, *words; } bad[] = {
   { TINY "sharding.wrap: size:0\n", "", "sharding.wrap|size:0" },
   { TINY "sharding.wrap: size:12x\n", "", "sharding.wrap|size:12x" },
   { TINY "sharding.wrap: layers\n", "", "sharding.wrap|layer, model" },
+  { TINY "recompute: {mode: selective, keep: [norms, qk]}\n", "", "recompute.keep|gate_up, qkv|`qk`" },
+  { TINY "recompute: {mode: auto, every: 2}\n", "", "recompute.every 2|auto" },
   { TINY "mesh.order: tp-pp\n", "", "mesh.order|`tp-pp`" },
   { TINY "mesh.order: tp-pp-dp-tp\n", "", "mesh.order" },
   { TINY "mesh.order: tp-pp-dp-dp_shard\n", "", "mesh.order" },
@@ -414,7 +416,7 @@ static void other_value (const struct row *r, const struct conf *c, char out[sta
   static const char *const special[][2] = { { "model.dim", "128" }, { "model.heads", "4" }, { "model.kv_heads", "4" },
                                             { "model.head_dim", "16" },
     { "model.rope_scaling.factor", "8" }, { "data.format", "u16" }, { "run.device", "cpu" }, { "mesh.order", "pp-tp-dp" },
-    { "mesh.dp_replicate", "1" }, { "mesh.tp", "2" }, { "sharding.wrap", "model" }, { "pipeline.chunks", "3" },
+    { "mesh.dp_replicate", "1" }, { "mesh.tp", "2" }, { "sharding.wrap", "model" }, { "recompute.keep", "norms" }, { "pipeline.chunks", "3" },
       { "pipeline.split", "4" },
     { "model.rope_scaling.high", "9" }, { "train.global_batch", "8" }, { "schedule.min_lr", "1e-5" },
       { "schedule.steps", "90" } };

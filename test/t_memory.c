@@ -21,16 +21,27 @@ static struct sizes sizes_of (int tp, int shards)
   return s;
 }
 
-/* Bytes that a layer keeps of a micro-batch: w bytes an element, t ranks of tp. */
-static int64_t layer_bytes (int mode, int tp, int64_t w)
+/* Bytes that a layer keeps of a micro-batch, its input and the parts named in KEPT: w bytes an element, t ranks of tp. */
+static int64_t layer_bytes (const char *kept, int tp, int64_t w)
 {
   int64_t n = TOKENS, part = n / tp * H * w, q = HEADS / tp * HEAD, kv = MAX (1, KV_HEADS / tp) * HEAD, f = FFN / tp;
-  int64_t input = part;
-  int64_t middle = part                                  /* after attention */
-    + n * (q + 2 * kv) * w + n * q * w + n * 2 * f * w   /* q k v, attention's output, gate and up */
-    + 2 * n / tp * 4 + n * (HEADS / tp) * 4;             /* both norms' statistics, attention's */
-  int64_t cheap = 2 * part + n * f * w;                  /* both normed inputs, the activation: made again by selective recomputation */
-  return input + (mode != RECOMPUTE_FULL ? middle : 0) + (mode == RECOMPUTE_NONE ? cheap : 0);
+  bool norms = strstr (kept, "norms"), gu = strstr (kept, "gate_up"), qkv = strstr (kept, "qkv"), h = strstr (kept, "residual");
+  int64_t sum = part;
+  if (norms) sum += 2 * part;
+  if (strstr (kept, "swiglu")) sum += n * f * w;
+  if (gu) sum += n * 2 * f * w;
+  if (qkv) sum += n * (q + 2 * kv) * w;
+  if (strstr (kept, "attention")) sum += n * q * w + n * (HEADS / tp) * 4;
+  if (h) sum += part;
+  if (norms || qkv) sum += n / tp * 4;          /* the first norm's statistics, unless its own output is made again before they are needed */
+  if (h && (norms || gu)) sum += n / tp * 4;
+  return sum;
+}
+
+static const char *kept (const struct conf *c)
+{
+  if (c->recompute.mode == RECOMPUTE_NONE) return "norms,swiglu,gate_up,qkv,attention,residual";
+  return c->recompute.mode == RECOMPUTE_FULL ? "" : c->recompute.keep;
 }
 
 struct expected { int64_t of[MEM_N]; };
@@ -51,7 +62,7 @@ static void expect (struct expected *x, const struct conf *c, const struct step 
   enum strategy st = c->sharding.strategy;
   bool full = st == FULL_SHARD || st == HYBRID_SHARD, alias = w == 4 && shards == 1, model = !strcmp (c->sharding.wrap, "model");
   bool pooled = shards > 1 && st != NO_SHARD && st != SHARD_OPT;
-  int64_t slots = 1 + c->sharding.prefetch;
+  int64_t slots = shards == 1 ? 1 : 1 + c->sharding.prefetch;   /* alone there is nothing to fetch */
   *x = (struct expected) { 0 };
   x->of[MEM_MASTER] = 4 * p / shards;
   x->of[MEM_MOMENT] = 8 * p / shards;
@@ -64,10 +75,10 @@ static void expect (struct expected *x, const struct conf *c, const struct step 
   int64_t flight = MIN (s->mbs, flight_of[c->pipeline.schedule]);
   int64_t split = c->pipeline.schedule == SCHED_ZBH1 && stages > 1;
   /* between backward by input and by weight: gradients of both outputs, of q k v and of the norms; with selective recomputation the activation too */
-  int64_t kept = split * (2 * TOKENS / tp * H * w + TOKENS * (HEADS / tp + 2 * MAX (1, KV_HEADS / tp)) * HEAD * w + 2 * H * g);
-  if (c->recompute.mode == RECOMPUTE_SELECTIVE) kept += split * TOKENS * FFN / tp * w;
+  int64_t apart = split * (2 * TOKENS / tp * H * w + TOKENS * (HEADS / tp + 2 * MAX (1, KV_HEADS / tp)) * HEAD * w + 2 * H * g);
+  if (c->recompute.mode == RECOMPUTE_SELECTIVE) apart += split * TOKENS * FFN / tp * w;
   int64_t ids = (c->data.document_mask ? 4 : 2) * TOKENS * 4;
-  x->of[MEM_ACT] = flight * (ids + layers * (layer_bytes ((int) c->recompute.mode, tp, w) + kept) + last * TOKENS / tp * H * w);
+  x->of[MEM_ACT] = flight * (ids + layers * (layer_bytes (kept (c), tp, w) + apart) + last * TOKENS / tp * H * w);
 }
 
 static const struct { int world; const char *options; } cases[] = {
@@ -85,6 +96,9 @@ static const struct { int world; const char *options; } cases[] = {
   { 2, "--mesh.tp 2 --train.dtype bf16 --recompute.mode selective" },
   { 4, "--mesh.tp 4 --recompute.mode full" },
   { 4, "--mesh.dp_shard 2 --mesh.tp 2 --sharding.prefetch 1" },
+  { 1, "--recompute.mode selective --recompute.keep norms,gate_up,attention" },
+  { 2, "--mesh.tp 2 --train.dtype bf16 --recompute.mode selective --recompute.keep swiglu,residual" },
+  { 2, "--mesh.tp 2 --recompute.mode selective --recompute.keep qkv,residual,norms" },
   { 2, "--mesh.pp 2" },
   { 2, "--mesh.pp 2 --pipeline.schedule gpipe --recompute.mode full" },
   { 4, "--mesh.pp 4 --train.dtype bf16 --recompute.mode selective" },
