@@ -295,7 +295,7 @@ static int make_times (struct plan *p, const struct plan_want *w, struct err *e)
     if (!rc) extrapolate (&l, &shorter, a, b, p->mbs);
     line_close (&shorter);
   }
-  for (int i = 0; i < p->stages && !rc && exact; i++) tell_lines (&p->stage[i], &l.role[i]);
+  for (int i = 0; i < p->stages && !rc && (exact || w->quick); i++) tell_lines (&p->stage[i], &l.role[i]);
   if (!rc && !exact && !w->quick) rc = count_lines (p, e);
   if (!rc) take_times (p, &l);
   line_close (&l);
@@ -382,6 +382,7 @@ void plan_free (struct plan *p)
   for (int i = 0; i < p->notes; i++) xfree (p->note[i]);
   xfree (p->stage);
   xfree (p->choice);
+  xfree (p->other);
   xfree (p->node_of);
   memset (p, 0, sizeof *p);
 }

@@ -54,6 +54,8 @@ struct plan_choice {
   int64_t device;                        /* largest of all stages */
   bool fits;
   char text[256];                        /* "dp 8, FULL_SHARD, micro_batch 2, recompute selective" */
+  char name[96];                         /* why it stands here: "tp over two nodes"; of a ranking: "" */
+  char limit[128];                       /* what it waits for most: "dp_shard all-gather on InfiniBand 200 Gb/s", "other stages", "computation" */
 };
 
 enum { PLAN_NOTES = 32, PLAN_RANKED = 24 };
@@ -89,12 +91,13 @@ struct plan {
   /* filled when it does not fit, or by a search */
   int least_gpus;                        /* smallest number that fits; 0: not looked for */
   int choices; struct plan_choice *choice;   /* owned; ranked by tokens_s, or the nearest that fit */
+  int others; struct plan_choice *other;     /* owned: meshes that people draw, beside the best; each with the micro-batch and recomputation that suit it best */
   int64_t tried, refused, too_big;       /* candidates of a search: timed, impossible (with why in the notes), that do not fit */
 };
 
 struct plan_want {
   bool trace;                            /* also spans of collectives */
-  bool quick;                            /* memory and times only, times from few micro-batches: for a search */
+  bool quick;                            /* times from few micro-batches, and the bytes are those of so short a step: for a search */
 };
 
 /* Does C, resolved as for GPUS GPUs, fit? 1 or 0, with the most device memory of a stage in *device; -1 with the sentence where it is impossible. */
@@ -116,6 +119,13 @@ int  plan_search (struct plan *p, const struct conf *c, const struct machine *m,
 
 /* Fills least_gpus and choice[] of a plan that does not fit: the smallest number of GPUs of its machine that would, and the three nearest options that fit on as many as it has. */
 void plan_help (struct plan *p);
+
+/* Other meshes beside a plan that was searched: fills other[]. */
+void plan_others (struct plan *p, const struct conf *asked);
+/* The sentences: where rules of thumb err and why, what waits for what. */
+void plan_explain (struct plan *p);
+/* One choice: C planned on GPUS GPUs. quick: from few micro-batches. 0, or -1 with the sentence. */
+int plan_choose (struct plan_choice *o, const struct conf *c, const struct machine *m, int gpus, bool quick, struct err *e);
 
 /* Text for the terminal (plan_text.c). */
 void plan_print (const struct plan *p, FILE *f);

@@ -74,7 +74,12 @@ static int plan (int argc, char **argv, struct err *e)
     fill_in (c, a.gpus);
     rc = a.search ? plan_search (p, c, m, a.gpus, e) : plan_make (p, c, m, a.gpus, NULL, e);
   }
-  if (!rc) plan_print (p, stdout);
+  if (!rc && !p->fits) plan_help (p);
+  if (!rc && a.search && p->fits) plan_others (p, c);
+  if (!rc) {
+    plan_explain (p);
+    plan_print (p, stdout);
+  }
   plan_free (p);
   xfree (p);
   xfree (m);

@@ -9,23 +9,18 @@
 enum { TIMED = 160, OF_A_MESH = 6, EXACT = 6 };
 static const double MARGIN = 1.3;   /* a guess is that much worse than it should be at most */
 
-static const char *const strategy[] = { "NO_SHARD", "SHARD_OPT", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD" };
-static const char *const schedule[] = { "gpipe", "1f1b", "interleaved", "zbh1" };
-static const char *const recompute[] = { "none", "selective", "full" };
-static const char *const reshard[] = { "auto", "forward", "backward", "step" };
-
 void plan_words (const struct conf *c, char *out, size_t size)
 {
   size_t n = 0;
-  char rep[32] = "", order[96] = "", re[48] = "";
+  char rep[32] = "", order[96] = "", re[80] = "", w[3][64];
   if (c->mesh.dp_replicate > 1) snprintf (rep, sizeof rep, "%lld x ", (long long) c->mesh.dp_replicate);
   if (strcmp (c->mesh.order, "tp-pp-dp")) snprintf (order, sizeof order, ", order %s", c->mesh.order);
-  if (c->sharding.reshard != RESHARD_AUTO) snprintf (re, sizeof re, " (reshard %s)", reshard[c->sharding.reshard]);
+  if (c->sharding.reshard != RESHARD_AUTO) snprintf (re, sizeof re, " (reshard %s)", plan_word ("sharding.reshard", c, w[0]));
   n += (size_t) snprintf (out, size, "dp %s%lld, pp %lld, tp %lld%s, %s%s, micro_batch %lld", rep, (long long) c->mesh.dp_shard, (long long) c->mesh.pp, (long long) c->mesh.tp, order,
-                          strategy[c->sharding.strategy], re, (long long) c->train.micro_batch);
-  if (c->mesh.pp > 1 && n < size) n += (size_t) snprintf (out + n, size - n, ", %s", schedule[c->pipeline.schedule]);
+                          plan_word ("sharding.strategy", c, w[0]), re, (long long) c->train.micro_batch);
+  if (c->mesh.pp > 1 && n < size) n += (size_t) snprintf (out + n, size - n, ", %s", plan_word ("pipeline.schedule", c, w[1]));
   if (c->pipeline.chunks > 1 && n < size) n += (size_t) snprintf (out + n, size - n, " x %lld", (long long) c->pipeline.chunks);
-  if (c->recompute.mode && n < size) n += (size_t) snprintf (out + n, size - n, ", recompute %s", recompute[c->recompute.mode]);
+  if (c->recompute.mode && n < size) n += (size_t) snprintf (out + n, size - n, ", recompute %s", plan_word ("recompute.mode", c, w[2]));
   if (c->sharding.grad_dtype == DT_BF16 && n < size) snprintf (out + n, size - n, ", gradients bf16");
 }
 
@@ -55,6 +50,18 @@ static void become (struct conf *c, const struct conf *base, const struct candid
 }
 
 struct want { const struct conf *c; const struct machine *m; int gpus; struct list list; struct guesses g; };
+
+/* The same plan under two names: of those that take the same time the first, which needs the least memory. */
+static int drop_equal (struct plan_choice *c, int n)
+{
+  int kept = 0;
+  for (int i = 0; i < n; i++) {
+    bool same = kept && c[i].step == c[kept - 1].step;
+    if (!same) c[kept++] = c[i];
+    else if (c[i].device < c[kept - 1].device) c[kept - 1] = c[i];
+  }
+  return kept;
+}
 
 static bool free_to (const struct want *w, const char *name) { return !conf_given (w->c, name); }
 
@@ -110,6 +117,7 @@ static void each_order (struct want *w, struct candidate x, int64_t mbs)
 {
   for (int i = 0; i < LEN (orders); i++) {
     bool dp = x.rep * x.shard > 1;
+    if (i && w->gpus <= w->m->gpus) return;   /* one node: all orders are the same */
     if ((i == 1 && !(dp && x.pp > 1)) || (i == 2 && !(x.rep > 1 && x.shard > 1 && x.pp > 1)) || (i == 3 && !(dp && x.tp > 1))) continue;
     x.order = (int8_t) (free_to (w, "mesh.order") ? i : -1);
     each_schedule (w, x, mbs);
@@ -162,22 +170,6 @@ static int by_rate (const void *a, const void *b)
   return strcmp (x->text, y->text);
 }
 
-/* Plan C into a row of the list. */
-static int choose (struct plan_choice *o, const struct conf *c, const struct machine *m, int gpus, bool quick, struct err *e)
-{
-  struct plan *p = xalloc (sizeof *p, "search");
-  int rc = plan_make (p, c, m, gpus, &(struct plan_want) { .quick = quick }, e);
-  if (!rc) {
-    *o = (struct plan_choice) { .c = p->c, .gpus = gpus, .tokens_s = p->tokens_s, .step = p->step, .mfu = p->mfu, .exposed = p->exposed, .bubble = p->bubble,
-      .device = p->stage[p->worst].device, .fits = p->fits };
-    o->c.mesh.tp_across_nodes = mesh_tp_crosses (&p->shape, p->node_of);
-    plan_words (&o->c, o->text, sizeof o->text);
-  }
-  plan_free (p);
-  xfree (p);
-  return rc;
-}
-
 static bool same_mesh (const struct candidate *a, const struct candidate *b)
 {
   return a->rep == b->rep && a->shard == b->shard && a->pp == b->pp && a->tp == b->tp && a->order == b->order;
@@ -215,7 +207,7 @@ static void try_all (struct want *w, struct plan *p, struct plan_choice **got, i
       p->too_big++;
       continue;
     }
-    if (choose (&(*got)[*n], c, w->m, w->gpus, true, &e)) {
+    if (plan_choose (&(*got)[*n], c, w->m, w->gpus, true, &e)) {
       p->refused++;
       continue;
     }
@@ -236,10 +228,12 @@ int plan_search (struct plan *p, const struct conf *c, const struct machine *m, 
   each_mesh (&w);
   int all = w.list.n;
   try_all (&w, &found, &got, &n);
+  int tried = n;
   qsort (got, (size_t) n, sizeof *got, by_rate);
+  n = drop_equal (got, n);
   for (int i = 0; i < MIN (n, EXACT); i++) {
     struct conf same = got[i].c;
-    if (choose (&got[i], &same, m, gpus, false, e)) die ("%s", e->msg);
+    if (plan_choose (&got[i], &same, m, gpus, false, e)) die ("%s", e->msg);
   }
   qsort (got, (size_t) MIN (n, EXACT), sizeof *got, by_rate);
   xfree (w.list.at);
@@ -247,7 +241,7 @@ int plan_search (struct plan *p, const struct conf *c, const struct machine *m, 
   int rc;
   if (n) rc = plan_make (p, &got[0].c, m, gpus, NULL, e);
   else rc = plan_make (p, c, m, gpus, NULL, e);
-  p->tried = n;
+  p->tried = tried;
   p->too_big = found.too_big;
   p->refused = found.refused;
   if (n) p->choice = got, p->choices = MIN (n, PLAN_RANKED);

@@ -31,6 +31,17 @@ const char *plan_word (const char *option, const struct conf *c, char out[static
   return out;
 }
 
+const char *plan_axis (enum group_kind k)
+{
+  switch (k) {
+  case GROUP_SHARD: return "dp_shard";
+  case GROUP_REP:   return "dp_replicate";
+  case GROUP_TP: case GROUP_KV: return "tp";
+  case GROUP_WORLD: return "world";
+  default: return "pp";
+  }
+}
+
 static void head (const struct plan *p, FILE *f)
 {
   const struct conf *c = &p->c;
@@ -66,17 +77,6 @@ static void memory (const struct plan *p, FILE *f)
   int64_t cut = p->gpus / p->shape.dim[AXIS_DP_REPLICATE] / (p->c.sharding.strategy == NO_SHARD ? p->shape.dim[AXIS_DP_SHARD] : 1);
   fprintf (f, "  rule: %d bytes a parameter = %s", (int) (14 + dtype_size (p->c.sharding.grad_dtype)), plan_gb ((double) p->rule_state, t));
   fprintf (f, " / %lld = %s a GPU; weights kept, gradients, master and moments here: %s\n\n", (long long) cut, plan_gb (p->rule_rank, t), plan_gb ((double) p->state, u));
-}
-
-const char *plan_axis (enum group_kind k)
-{
-  switch (k) {
-  case GROUP_SHARD: return "dp_shard";
-  case GROUP_REP:   return "dp_replicate";
-  case GROUP_TP: case GROUP_KV: return "tp";
-  case GROUP_WORLD: return "world";
-  default: return "pp";
-  }
 }
 
 static void lines (const struct plan *p, FILE *f)
@@ -115,16 +115,40 @@ static void times (const struct plan *p, FILE *f)
   }
 }
 
-static void ranking (const struct plan *p, FILE *f)
+static void row (const struct plan *p, const struct plan_choice *x, FILE *f)
 {
   char t[24], u[24];
+  plan_gb ((double) (x->device + p->outside), u);
+  if (!x->fits) fprintf (f, "  %10s %9s %6s %6s %8s", "-", "-", "-", "-", u);
+  else fprintf (f, "  %10.0f %9s %5.1f%% %5.1f%% %8s", x->tokens_s, plan_seconds (x->step, t), 100 * x->exposed, 100 * x->bubble, u);
+  char on[32] = "";
+  if (x->gpus != p->gpus) snprintf (on, sizeof on, "%d GPUs: ", x->gpus);
+  fprintf (f, "  %s%s%s%s%s\n", on, x->name, x->name[0] ? ": " : "", x->text, x->fits ? "" : " does not fit");
+  if (x->fits && x->exposed + x->bubble > 0.1) fprintf (f, "  %44s waits for %s\n", "", x->limit);
+}
+
+static bool same_axes (const struct plan_choice *a, const struct plan_choice *b)
+{
+  return a->c.mesh.tp == b->c.mesh.tp && a->c.mesh.pp == b->c.mesh.pp && a->c.mesh.dp_shard == b->c.mesh.dp_shard && a->c.mesh.dp_replicate == b->c.mesh.dp_replicate;
+}
+
+/* Of each mesh the best alone: the rest of a ranking differs in little. */
+static void ranking (const struct plan *p, FILE *f)
+{
+  static const char head[] = "  %10s %9s %6s %6s %8s\n";
+  int shown = 0;
   if (!p->choices) return;
-  fprintf (f, "\nsearch: the best of %lld that were timed; %lld do not fit\n", (long long) p->tried, (long long) p->too_big);
-  fprintf (f, "  %9s %9s %6s %6s %7s  %s\n", "tokens/s", "step", "links", "bubble", "memory", "");
-  for (int i = 0; i < MIN (p->choices, 12); i++) {
-    const struct plan_choice *x = &p->choice[i];
-    fprintf (f, "  %9.0f %9s %5.1f%% %5.1f%% %7s  %s\n", x->tokens_s, plan_seconds (x->step, t), 100 * x->exposed, 100 * x->bubble, plan_gb ((double) x->device, u), x->text);
+  if (p->fits) fprintf (f, "\nsearch: the best meshes of %lld plans that were timed; %lld ways do not fit\n", (long long) p->tried, (long long) p->too_big);
+  else fprintf (f, "\nit would fit so:\n");
+  fprintf (f, head, "tokens/s", "step", "links", "bubble", "memory");
+  for (int i = 0; i < p->choices && shown < 8; i++) {
+    bool seen = false;
+    for (int k = 0; k < i && p->fits; k++) seen |= same_axes (&p->choice[k], &p->choice[i]);
+    if (!seen) row (p, &p->choice[i], f), shown++;
   }
+  if (!p->others) return;
+  fprintf (f, "meshes that people draw, each at its best:\n");
+  for (int i = 0; i < p->others; i++) row (p, &p->other[i], f);
 }
 
 void plan_print (const struct plan *p, FILE *f)
@@ -137,4 +161,5 @@ void plan_print (const struct plan *p, FILE *f)
   times (p, f);
   ranking (p, f);
   for (int i = 0; i < p->notes; i++) fprintf (f, "%s- %s\n", i ? "" : "\n", p->note[i]);
+  if (!p->fits && p->least_gpus) fprintf (f, "- the smallest number of these GPUs that holds this model at all is %d\n", p->least_gpus);
 }
