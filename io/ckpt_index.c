@@ -134,8 +134,9 @@ static int dataset_check (hid_t file, const char *path, int kind, enum dtype wan
 static int head_read (hid_t file, const char *path, struct ckpt_head *h, struct err *e)
 {
   char *format = h5_get_text (file, "format");
-  bool ours = format && !strcmp (format, CKPT_FORMAT);
+  bool ours = format && !strcmp (format, CKPT_FORMAT), full = format && !strcmp (format, "tessera full");
   xfree (format);
+  if (full) return user_err (e, "%s is a FULL state dict (one dataset a tensor), not a SHARDED checkpoint: `pretrain import %s --from full --run.dir RUN_DIR` makes one of it", path, path);
   if (!ours) return user_err (e, "%s is not a checkpoint of this program", path);
   int64_t version = 0;
   int32_t complete = 0;
