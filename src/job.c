@@ -1,7 +1,9 @@
 #include "config.h"
 #include "job.h"
+#include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void abort_all (int code)
@@ -121,6 +123,21 @@ struct host_batch *job_batches (struct job *j, int mbs, struct err *e)
   struct host_batch *b = xalloc ((size_t) mbs * sizeof *b, "batches");
   for (int i = 0; i < mbs; i++, p += 4 * n) b[i] = (struct host_batch) { p, p + n, p + 2 * n, p + 3 * n };
   return b;
+}
+
+int job_folder (const char *path, struct err *e)
+{
+  char p[STR + 32];
+  if (!path[0]) return user_err (e, "run.dir is empty: name a folder for the run");
+  snprintf (p, sizeof p, "%s", path);
+  for (char *s = p + 1;; s++) {
+    if (*s && *s != '/') continue;
+    char c = *s;
+    *s = 0;
+    if (mkdir (p, 0777) && errno != EEXIST) return user_err (e, "cannot make the folder %s: %s", p, strerror (errno));
+    *s = c;
+    if (!c) return 0;
+  }
 }
 
 char *job_operand (int *argc, char ***argv)

@@ -25,6 +25,9 @@ int  job_end (struct job *j, int code, const struct err *e);
 /* Pinned or host arrays for MBS micro-batches, counted as staging. */
 struct host_batch *job_batches (struct job *j, int mbs, struct err *e);
 
+/* mkdir -p. 0, or -1 with the sentence. Local. */
+int job_folder (const char *path, struct err *e);
+
 /* Split argv after the subcommand into the first operand (a path; NULL if it starts with --) and the rest. */
 char *job_operand (int *argc, char ***argv);
 #endif

@@ -3,6 +3,7 @@
 #include "ckpt.h"
 #include "conf.h"
 #include "plan.h"
+#include "convert.h"
 #include "sample.h"
 #include "tokenize.h"
 #include "train.h"
@@ -20,6 +21,8 @@ static const struct command {
   { "plan", "[RUN.yaml] --gpus N --machine NAME ...", "what a run will cost, and which mesh is best; pretrain plan --help", plan_main },
   { "tokenize", "--tokenizer bytes IN.txt... OUT.h5", "text to a token file", tokenize_main },
   { "sample", "RUN_DIR [--prompt TEXT] [--tokens 200] ...", "text from a checkpoint", sample_main },
+  { "import", "DIR --from hf | FILE.h5 --from full", "a checkpoint out of others' files", import_main },
+  { "export", "CKPT --to hf DIR | --to full FILE.h5", "a checkpoint for other programs", export_main },
   { "verify", "CHECKPOINT...", "check a checkpoint", verify_main },
   { "--help", "", "this, and all options", help_main },
   { "-h", "", "the same", help_main },

@@ -8,6 +8,7 @@
 
 struct want {
   const char *prompt;
+  const char *ids, *logits;  /* "5,17,3": the prompt as ids; a file for the logits after each of them */
   int64_t tokens, top_k, seed;
   double temperature;        /* 0: the likeliest */
 };
@@ -25,7 +26,7 @@ static int take_options (struct want *w, int *argc, char **argv, struct err *e)
   *w = (struct want) { .prompt = "", .tokens = 200, .seed = 1, .temperature = 0.8 };
   for (int i = 0; i < *argc; i++) {
     const char *a = argv[i], *v = i + 1 < *argc ? argv[i + 1] : NULL;
-    static const char *const mine[] = { "--prompt", "--tokens", "--temperature", "--top_k", "--sample_seed" };
+    static const char *const mine[] = { "--prompt", "--tokens", "--temperature", "--top_k", "--sample_seed", "--ids", "--logits" };
     int k = 0, near = -1;
     for (int j = 0; j < LEN (mine); j++)   /* a prefix or one letter too many of one of ours, which the options of a run would not name */
       if (strcmp (a, mine[j]) && (!strncmp (a, mine[j], strlen (a)) || !strncmp (a, mine[j], strlen (mine[j]))) && strlen (a) > 4) near = j;
@@ -43,6 +44,8 @@ static int take_options (struct want *w, int *argc, char **argv, struct err *e)
     if (k == 2) w->temperature = strtod (v, &end);
     if (k == 3) w->top_k = strtoll (v, &end, 10);
     if (k == 4) w->seed = strtoll (v, &end, 10);
+    if (k == 5) w->ids = v;
+    if (k == 6) w->logits = v;
     if (*end || end == v || w->tokens < 0 || w->temperature < 0 || w->top_k < 0) return user_err (e, "%s %s: not a number that is possible here", a, v);
   }
   *argc = n;
@@ -122,6 +125,46 @@ static int64_t window (const struct job *j, const int32_t *text, int64_t n, stru
   return len;
 }
 
+/* The ids of W->ids; *list is xalloc'd. Their number, or -1. */
+static int64_t parse_ids (const char *s, int64_t vocab, int32_t **list, struct err *e)
+{
+  int64_t n = 0;
+  *list = xalloc ((strlen (s) / 2 + 2) * sizeof **list, "sample");
+  for (char *end; *s; s = end + (*end == ',')) {
+    long long v = strtoll (s, &end, 10);
+    if (end == s || (*end && *end != ',') || v < 0 || v >= vocab) return user_err (e, "--ids: %.20s is no id below %lld, or no comma follows", s, (long long) vocab);
+    (*list)[n++] = (int32_t) v;
+  }
+  return n ? n : user_err (e, "--ids is empty");
+}
+
+/* F32 [n, vocab] into W->logits: what follows each of the ids, which are taken as they are. */
+static int dump_logits (struct job *j, const struct want *w, struct err *e)
+{
+  int64_t vocab = j->c.arch.vocab;
+  int32_t *ids = NULL;
+  int64_t n = parse_ids (w->ids ? w->ids : "", vocab, &ids, e);
+  if (n > j->s.b.g.seq) n = user_err (e, "--ids has %lld ids, a window %lld: set --train.seq_len", (long long) n, (long long) j->s.b.g.seq);
+  struct host_batch *b = n < 0 ? NULL : job_batches (j, j->s.mbs, e);
+  int coord[AXIS_N] = { [AXIS_PP] = j->s.pp - 1 };
+  bool writes = j->m.rank == mesh_rank (&j->m.shape, coord);
+  FILE *f = b && writes ? fopen (w->logits, "wb") : NULL;
+  if (b && writes && !f) n = user_err (e, "cannot write %s", w->logits);
+  int bad = mesh_agree (&j->m, n < 0 || !b, e);
+  float *logit = xalloc ((size_t) vocab * 4, "sample");
+  for (int64_t i = 0; i < n && !bad; i++) {
+    window (j, ids, n, b);
+    step_logits (&j->s, b, i, logit);
+    if (f) must (fwrite (logit, 4, (size_t) vocab, f) == (size_t) vocab, "cannot write %s", w->logits);
+  }
+  if (f) must (!fclose (f), "cannot write %s", w->logits);
+  if (b) dev_release (&j->d, MEM_STAGE, SPACE_PINNED, b[0].ids, j->s.mbs * j->s.b.g.n * 16);
+  xfree (b);
+  xfree (logit);
+  xfree (ids);
+  return bad;
+}
+
 static int generate (struct job *j, const struct want *w, struct err *e)
 {
   int64_t vocab = j->c.arch.vocab, n = (int64_t) strlen (w->prompt);
@@ -163,11 +206,11 @@ static int sample (struct job *j, const char *dir, int argc, char **argv, struct
   bad = bad || (n = fit (yaml, j->m.size, argc, argv, fitted, e)) < 0;
   if (mesh_agree (&j->m, bad, e)) return -1;
   if (job_options (j, yaml, n, fitted, e) || job_start (j, e)) return -1;
-  if (j->c.arch.vocab != 257) bad = user_err (e, "sample knows the byte tokenizer (257 ids); this model has %lld", (long long) j->c.arch.vocab);
+  if (j->c.arch.vocab != 257 && !w.logits) bad = user_err (e, "sample knows the byte tokenizer (257 ids); this model has %lld", (long long) j->c.arch.vocab);
   if (mesh_agree (&j->m, bad, e)) return -1;
   int found = state_resume (j, dir, &step, &tokens, e);
   if (!found) return user_err (e, "%s has no checkpoint yet", dir);
-  return found < 0 ? -1 : generate (j, &w, e);
+  return found < 0 ? -1 : w.logits ? dump_logits (j, &w, e) : generate (j, &w, e);
 }
 
 int sample_main (int argc, char **argv)

@@ -239,31 +239,15 @@ static int one_step (struct run *r, struct err *e)
   return EXIT_STOPPED + 1;
 }
 
-/* mkdir -p */
-static int make_dir (const char *path, struct err *e)
-{
-  char p[STR + 32];
-  if (!path[0]) return user_err (e, "run.dir is empty: name a folder for the run");
-  snprintf (p, sizeof p, "%s", path);
-  for (char *s = p + 1;; s++) {
-    if (*s && *s != '/') continue;
-    char c = *s;
-    *s = 0;
-    if (mkdir (p, 0777) && errno != EEXIST) return user_err (e, "run.dir: cannot make %s: %s", p, strerror (errno));
-    *s = c;
-    if (!c) return 0;
-  }
-}
-
 static int prepare_dir (struct run *r, struct err *e)
 {
   int bad = 0;
   const char *dir = r->j.c.run.dir;
   if (r->j.m.rank == 0) {
     char path[STR + 32];
-    bad = make_dir (dir, e);
+    bad = job_folder (dir, e);
     snprintf (path, sizeof path, "%s/checkpoints", dir);
-    bad = bad || make_dir (path, e) || run_lock (dir, &r->lock, e);
+    bad = bad || job_folder (path, e) || run_lock (dir, &r->lock, e);
     r->own = !bad;
     snprintf (path, sizeof path, "%s/config.yaml", dir);
     FILE *f = bad ? NULL : fopen (path, "w");

@@ -154,7 +154,7 @@ ok "$(cat twice.rc) $(code twice)" "3 3" "which does no harm to the first"
 
 # ---- folders that cannot be written
 run 2 a.h5/d
-ok "$rc $(lines) $(says 'run.dir: cannot make a.h5/d')" "2 1 yes" "run.dir below a file"
+ok "$rc $(lines) $(says 'cannot make the folder a.h5/d')" "2 1 yes" "run.dir below a file"
 run 2 ""
 ok "$rc $(lines) $(says 'run.dir')" "2 1 yes" "run.dir of no name"
 mkdir pipe; mkfifo pipe/metrics.jsonl
