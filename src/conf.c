@@ -37,6 +37,7 @@ void conf_default (struct conf *c)
   memset (c, 0, sizeof *c);
   for (int i = 0; i < conf_rows; i++)
     must (!row_set (&conf_row[i], c, conf_row[i].def, false, want), "default of %s is not %s", conf_row[i].name, want);
+  c->train.dtype = c->train.precision == PREC_FP32 ? DT_F32 : DT_BF16;
 }
 
 /* The command line. */

@@ -13,6 +13,8 @@ enum strategy { NO_SHARD, SHARD_OPT, SHARD_GRAD_OP, FULL_SHARD, HYBRID_SHARD, ST
 enum reshard { RESHARD_AUTO, RESHARD_FORWARD, RESHARD_BACKWARD, RESHARD_STEP };   /* when gathered weights are let go */
 enum schedule_kind { SCHED_GPIPE, SCHED_1F1B, SCHED_INTERLEAVED, SCHED_ZBH1 };
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_AUTO };
+/* train.dtype. FP8: bf16, but the products of every layer's matrices take operands of 8 bits: weights and activations E4M3, gradients of outputs E5M2 (linear.h). */
+enum precision { PREC_FP32, PREC_BF16, PREC_FP8 };
 enum lr_kind { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
 enum offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };
 enum save_error { SAVE_ERROR_STOP, SAVE_ERROR_CONTINUE };
@@ -82,7 +84,8 @@ struct conf {
 
   struct {                      /* train: */
     int64_t steps, seq_len, micro_batch, global_batch;   /* batches count sequences */
-    enum dtype dtype;           /* fp32 | bf16 */
+    enum precision precision;   /* train.dtype */
+    enum dtype dtype;           /* follows from it: type of weights, activations and of all that is not a product in 8 bits */
     int64_t seed;
     int64_t max_bad_steps;      /* skipped steps in a row that end the run with code 5 */
     int64_t loss_chunk;         /* tokens whose logits exist at once; 0 = chosen from the vocabulary */
@@ -104,6 +107,8 @@ struct conf {
 
   bool given[192];              /* last: by row of the table, the user said it, in the file or on the command line (conf_given) */
 };
+
+static inline const char *precision_name (const struct conf *c) { return c->train.precision == PREC_FP8 ? "fp8" : dtype_name (c->train.dtype); }
 
 /* Defaults into C. */
 void conf_default (struct conf *c);

@@ -55,7 +55,7 @@ const struct foreign foreign_table[] = {
   { "distributed_type", "sharding.strategy", "FSDP=|NO=|MULTI_GPU=NO_SHARD|MULTI_CPU=NO_SHARD"
     "|DEEPSPEED=!of accelerate's kinds FSDP and MULTI_GPU are understood|MEGATRON_LM=!say Megatron's options on the command line",
     false, true },
-  { "mixed_precision", "train.dtype", "no=fp32|bf16=bf16|fp16=!fp16 is not offered, bf16 is|fp8=!fp8 is not offered, bf16 is",
+  { "mixed_precision", "train.dtype", "no=fp32|bf16=bf16|fp8=fp8|fp16=!fp16 is not offered, bf16 is",
     false, true },
   { "use_cpu", "run.device", "true=cpu|false=", false, true },
   { "compute_environment", NULL, ANY, false, true },

@@ -33,6 +33,7 @@ static bool untouched (const struct conf *c, const bool *given, const char *name
 int conf_settle (struct conf *c, const bool *given, struct err *e)
 {
   int64_t steps = schedule_steps (c);
+  c->train.dtype = c->train.precision == PREC_FP32 ? DT_F32 : DT_BF16;
   if (untouched (c, given, "schedule.warmup")) c->schedule.warmup = MIN (c->schedule.warmup, steps / 10);
   if (untouched (c, given, "schedule.min_lr") && given[row_find ("optimizer.lr")]) c->schedule.min_lr = c->optimizer.lr / 10;
   if (c->schedule.type == LR_WSD && !c->schedule.decay) c->schedule.decay = MAX (1, steps / 10);

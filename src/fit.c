@@ -64,7 +64,7 @@ static int all_sets (const struct step *s, struct point *all)
 {
   int n = 0;
   for (int k = 0; k <= KEEP_ALL; k++)
-    if (!s->split || !(~k & KEEP_SPLIT)) all[n++] = (struct point) { k, fit_bytes (&s->b, k, s->split), fit_seconds (&s->b, k) };
+    if ((!s->split || !(~k & KEEP_SPLIT)) && keep_usable (s->c, k)) all[n++] = (struct point) { k, fit_bytes (&s->b, k, s->split), fit_seconds (&s->b, k) };
   qsort (all, (size_t) n, sizeof *all, by_bytes);
   return n;
 }

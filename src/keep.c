@@ -41,5 +41,10 @@ int keep_of (const struct conf *c, int64_t layer)
   struct err e;
   if (c->recompute.mode == RECOMPUTE_NONE || (layer - 1) % MAX (1, c->recompute.every)) return KEEP_ALL;
   if (c->recompute.mode == RECOMPUTE_SELECTIVE) keep_parse (c->recompute.keep, &set, &e);
-  return set;
+  return keep_usable (c, set) ? set : set & ~KEEP_NORMS;
+}
+
+bool keep_usable (const struct conf *c, int set)
+{
+  return c->train.precision != PREC_FP8 || !(set & KEEP_NORMS) || !(~set & (KEEP_QKV | KEEP_GATE_UP));
 }

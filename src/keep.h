@@ -23,4 +23,6 @@ void keep_text (int set, char out[static 96]);
 
 /* What LAYER (from 1) keeps by recompute.mode none, selective or full; auto: the empty set. */
 int  keep_of (const struct conf *c, int64_t layer);
+/* In fp8 normed inputs are kept as turned codes, from which no product can be done again: keeping norms without qkv and gate_up is of no use, and keep_of does not. */
+bool keep_usable (const struct conf *c, int set);
 #endif

@@ -1,4 +1,4 @@
-#include "layer.h"
+#include "linear.h"
 #include <string.h>
 
 #define OP(KIND, field, ...) dev_op (b->d, b->q, KIND, field, __VA_ARGS__)
@@ -19,7 +19,7 @@ void geom_make (struct geom *g, const struct conf *c, int tp, int tp_rank)
   param_part (a, P_GATE, tp_rank, tp, &f);
   param_part (a, P_EMBED, tp_rank, tp, &v);
   *g = (struct geom) { .batch = c->train.micro_batch, .seq = c->train.seq_len, .dim = a->dim, .head_dim = a->head_dim, .tp = tp, .tp_rank = tp_rank,
-    .t = c->train.dtype, .gt = c->sharding.grad_dtype };
+    .t = c->train.dtype, .gt = c->sharding.grad_dtype, .fp8 = c->train.precision == PREC_FP8 };
   g->n = g->batch * g->seq;
   g->nt = g->n / tp;
   g->heads = q.rows / a->head_dim;
@@ -42,14 +42,21 @@ static void *take (struct arenas *A, enum purpose p, bool want, int64_t n, enum 
 static bool norm1_again (int keep) { return !(keep & (KEEP_NORMS | KEEP_QKV)); }
 static bool norm2_again (int keep) { return !(keep & KEEP_RESIDUAL) || !(keep & (KEEP_NORMS | KEEP_GATE_UP)); }
 
+/* Codes take the place of an activation; of the normed inputs only where this rank has all of their tokens, else they are gathered again, in the compute type. */
+static bool norms_in_codes (const struct geom *g) { return g->fp8 && g->tp == 1; }
+
 /* The fields of the parts in KEEP. */
 static void acts_layout (const struct blocks *b, struct layer_acts *l, struct arenas *A, enum purpose p, int keep, bool split)
 {
   const struct geom *g = &b->g;
-  bool norms = keep & KEEP_NORMS, qkv = keep & KEEP_QKV, attn = keep & KEEP_ATTN, qk = b->a->qk_norm;
-  l->y1 = take (A, p, norms, g->nt * g->dim, g->t);
-  l->y2 = take (A, p, norms, g->nt * g->dim, g->t);
-  l->act = take (A, p, keep & KEEP_SWIGLU || split, g->n * g->ffn, g->t);
+  bool norms = keep & KEEP_NORMS, act = keep & KEEP_SWIGLU || split, qkv = keep & KEEP_QKV, attn = keep & KEEP_ATTN, qk = b->a->qk_norm, codes = norms_in_codes (g);
+  l->y1 = take (A, p, norms && !codes, g->nt * g->dim, g->t);
+  l->y2 = take (A, p, norms && !codes, g->nt * g->dim, g->t);
+  l->act = take (A, p, act && !g->fp8, g->n * g->ffn, g->t);
+  l->y1t = take (A, p, norms && codes, g->dim * g->n, DT_E4M3);
+  l->y2t = take (A, p, norms && codes, g->dim * g->n, DT_E4M3);
+  l->actt = take (A, p, act && g->fp8, g->ffn * g->n, DT_E4M3);
+  l->s = take (A, p, g->fp8, 8, DT_F32);
   l->rstd1 = take (A, p, !norm1_again (keep), g->nt, DT_F32);
   l->rstd2 = take (A, p, !norm2_again (keep), g->nt, DT_F32);
   l->qkv = take (A, p, qkv, g->n * g->qkv, g->t);
@@ -77,6 +84,23 @@ void layer_layout (const struct blocks *b, struct layer_acts *l, struct arenas *
   acts_layout (b, l, A, MEM_ACT, keep, split);
 }
 
+/* What codes are made from and where they go, beside what is kept. */
+static void codes_layout (struct blocks *b, struct arenas *A, enum purpose p)
+{
+  const struct geom *g = &b->g;
+  struct layer_acts *l = &b->scratch;
+  int64_t widest = MAX (MAX (2 * g->ffn, g->qkv), MAX (g->dim, g->att));
+  if (!l->y1 && norms_in_codes (g)) l->y1 = arena_tensor (A, p, g->nt * g->dim, g->t);
+  if (!l->y2 && norms_in_codes (g)) l->y2 = arena_tensor (A, p, g->nt * g->dim, g->t);
+  if (!l->act) l->act = arena_tensor (A, p, g->n * g->ffn, g->t);
+  if (!l->y1t && !norms_in_codes (g)) l->y1t = arena_tensor (A, p, g->dim * g->n, DT_E4M3);
+  if (!l->y2t && !norms_in_codes (g)) l->y2t = arena_tensor (A, p, g->dim * g->n, DT_E4M3);
+  l->ot = arena_tensor (A, p, g->att * g->n, DT_E4M3);
+  b->code = arena_tensor (A, p, g->n * widest, DT_E4M3);
+  b->turned = arena_tensor (A, p, g->n * widest, DT_E5M2);
+  b->s = arena_tensor (A, p, 2, DT_F32);
+}
+
 void blocks_layout (struct blocks *b, struct arenas *A, int keep, bool embed, bool head, bool split)
 {
   const struct geom *g = &b->g;
@@ -84,6 +108,7 @@ void blocks_layout (struct blocks *b, struct arenas *A, int keep, bool embed, bo
   acts_layout (b, &b->scratch, A, p, KEEP_ALL & ~keep, false);
   if (norm1_again (keep)) b->scratch.rstd1 = arena_tensor (A, p, g->nt, DT_F32);
   if (norm2_again (keep)) b->scratch.rstd2 = arena_tensor (A, p, g->nt, DT_F32);
+  if (g->fp8) codes_layout (b, A, p);
   b->m = arena_tensor (A, p, g->nt * g->dim, g->t);
   b->dy = arena_tensor (A, p, g->nt * g->dim, g->t);
   b->dact = arena_tensor (A, p, g->n * g->ffn, g->t);
@@ -109,6 +134,7 @@ static struct layer_acts effective (const struct blocks *b, const struct layer_a
   const struct layer_acts *s = &b->scratch;
 #define OR(f) if (!e.f) e.f = s->f
   OR (y1); OR (y2); OR (act); OR (rstd1); OR (rstd2); OR (qkv); OR (raw); OR (rstdq); OR (rstdk); OR (o); OR (lse); OR (h); OR (gu);
+  OR (y1t); OR (y2t); OR (actt); OR (ot);
 #undef OR
   if (!e.dqkv) e.dqkv = b->dqkv;
   return e;
@@ -118,21 +144,20 @@ void *layer_h (const struct blocks *b, const struct layer_acts *l) { return l->h
 
 /* ---- the pieces ---- */
 
-static void linear (struct blocks *b, const void *x, const void *w, const void *bias, void *y, int64_t out, int64_t in)
-{
-  OP (OP_GEMM, gemm, .m = b->g.n, .n = out, .k = in, .a = x, .b = w, .tb = true, .c = y, .bias = bias, .ab = b->g.t, .ct = b->g.t);
-}
+/* The activations that products read: Y1, Y2 whole. */
+enum { S_QKV, S_O, S_GATE, S_DOWN };
+static float *largest_unit (const struct layer_acts *e, int which) { return e->s ? e->s + 2 * which : NULL; }
+static struct operand into_qkv (const struct blocks *b, const struct layer_acts *e, const void *Y1) { return (struct operand) { Y1, b->g.dim, e->y1t, largest_unit (e, S_QKV) }; }
+static struct operand into_o (const struct blocks *b, const struct layer_acts *e) { return (struct operand) { e->o, b->g.att, e->ot, largest_unit (e, S_O) }; }
+static struct operand into_gate (const struct blocks *b, const struct layer_acts *e, const void *Y2) { return (struct operand) { Y2, b->g.dim, e->y2t, largest_unit (e, S_GATE) }; }
+static struct operand into_down (const struct blocks *b, const struct layer_acts *e) { return (struct operand) { e->act, b->g.ffn, e->actt, largest_unit (e, S_DOWN) }; }
 
-/* dx [n, in] = dy [n, out] w [out, in] */
-static void linear_input (struct blocks *b, const void *dy, const void *w, void *dx, int64_t out, int64_t in)
+/* Was the product whose result is WHAT done again in a backward of PART? It turned its input. */
+static bool redone (int keep, enum part_of part, int what) { return part & PART_INPUT && !(keep & what); }
+/* Are the turned codes of a normed input, from which WHAT is made, there in a backward of PART? */
+static bool there (const struct blocks *b, int keep, enum part_of part, int what)
 {
-  OP (OP_GEMM, gemm, .m = b->g.n, .n = in, .k = out, .a = dy, .b = w, .c = dx, .ab = b->g.t, .ct = b->g.t);
-}
-
-/* dw [out, in] (+)= dy^T [out, n] x [n, in] */
-static void linear_weight (struct blocks *b, const void *dy, const void *x, void *dw, float beta, int64_t out, int64_t in)
-{
-  OP (OP_GEMM, gemm, .m = out, .n = in, .k = b->g.n, .a = dy, .ta = true, .b = x, .c = dw, .beta = beta, .ab = b->g.t, .ct = b->g.gt);
+  return (norms_in_codes (&b->g) && keep & KEEP_NORMS) || redone (keep, part, what);
 }
 
 static void norm (struct blocks *b, const void *x, const void *res, void *sum, const void *w, void *y, float *rstd)
@@ -230,7 +255,7 @@ static void head_norms_backward (struct blocks *b, const struct layer_acts *l, c
 static void forward_qkv (struct blocks *b, const struct layer_acts *e, const struct weights *w, const struct batch *in)
 {
   const struct geom *g = &b->g;
-  linear (b, gather (b, e->y1, b->fullA), w->w[P_Q], w->w[P_QB], e->qkv, g->qkv, g->dim);
+  linear (b, into_qkv (b, e, gather (b, e->y1, b->fullA)), w, P_Q, e->qkv, g->qkv);
   if (b->a->qk_norm) head_norms (b, e, w);
   rope (b, e->qkv, in, false);
 }
@@ -244,7 +269,7 @@ static void forward_attention (struct blocks *b, const struct layer_acts *e, con
 static void forward_project (struct blocks *b, const struct layer_acts *e, const struct weights *w)
 {
   void *p = partial (b, b->m, b->fullB);
-  linear (b, e->o, w->w[P_O], NULL, p, b->g.dim, b->g.att);
+  linear (b, into_o (b, e), w, P_O, p, b->g.dim);
   scatter_begin (b, p, b->m);
   chan_wait (b->ch, GROUP_TP);
 }
@@ -253,7 +278,7 @@ static void forward_project (struct blocks *b, const struct layer_acts *e, const
 static void forward_gate_up (struct blocks *b, const struct layer_acts *e, const struct weights *w, void *full)
 {
   const struct geom *g = &b->g;
-  linear (b, gather (b, e->y2, full), w->w[P_GATE], NULL, e->gu, 2 * g->ffn, g->dim);
+  linear (b, into_gate (b, e, gather (b, e->y2, full)), w, P_GATE, e->gu, 2 * g->ffn);
 }
 
 static void forward_mlp (struct blocks *b, const struct layer_acts *e, const struct weights *w)
@@ -263,7 +288,7 @@ static void forward_mlp (struct blocks *b, const struct layer_acts *e, const str
   forward_gate_up (b, e, w, b->fullA);
   OP (OP_SWIGLU, swiglu, .n = g->n, .f = g->ffn, .gu = e->gu, .out = e->act, .t = g->t);
   void *p = partial (b, b->m, b->fullB);
-  linear (b, e->act, w->w[P_DOWN], NULL, p, g->dim, g->ffn);
+  linear (b, into_down (b, e), w, P_DOWN, p, g->dim);
   scatter_begin (b, p, b->m);
   chan_wait (b->ch, GROUP_TP);
 }
@@ -271,6 +296,7 @@ static void forward_mlp (struct blocks *b, const struct layer_acts *e, const str
 void layer_forward (struct blocks *b, const struct layer_acts *l, const struct weights *w, const struct batch *in, const void *h, const void *m)
 {
   struct layer_acts e = effective (b, l);
+  e.y1t = l->y1t, e.y2t = l->y2t, e.actt = l->actt, e.ot = NULL;   /* what is not kept is turned when it is needed */
   if (m) norm (b, h, m, e.x, w->w[P_NORM1], e.y1, e.rstd1);
   else norm (b, e.x, NULL, NULL, w->w[P_NORM1], e.y1, e.rstd1);
   forward_qkv (b, &e, w, in);
@@ -281,18 +307,11 @@ void layer_forward (struct blocks *b, const struct layer_acts *l, const struct w
 
 /* ---- backward ---- */
 
-/* Gradients by weight of the MLP from D (of its output, whole), and of attention. The normed inputs are gathered again. */
-static void mlp_weights (struct blocks *b, const struct layer_acts *e, const struct weights *w, const void *D, const void *Y)
-{
-  const struct geom *g = &b->g;
-  linear_weight (b, D, e->act, w->g[P_DOWN], w->beta[P_DOWN], g->dim, g->ffn);
-  if (Y) linear_weight (b, e->gu, Y, w->g[P_GATE], w->beta[P_GATE], 2 * g->ffn, g->dim);
-}
-
+/* Gradients by weight of q, k and v. The normed input was gathered again. */
 static void qkv_weights (struct blocks *b, const struct layer_acts *e, const struct weights *w, const void *Y)
 {
   const struct geom *g = &b->g;
-  linear_weight (b, e->dqkv, Y, w->g[P_Q], w->beta[P_Q], g->qkv, g->dim);
+  linear_weight (b, e->dqkv, g->qkv, into_qkv (b, e, Y), w, P_Q);
   if (b->a->qkv_bias)
     OP (OP_COLSUM, colsum, .rows = g->n, .cols = g->qkv, .stride = g->qkv, .x = e->dqkv, .dst = w->g[P_QB], .beta = w->beta[P_QB], .t = g->t, .gt = g->gt);
 }
@@ -305,37 +324,45 @@ static void backward_mlp (struct blocks *b, const struct layer_acts *e, const st
   const void *Y = NULL;
   if (weights && !(keep & KEEP_GATE_UP)) Y = g->tp == 1 ? e->y2 : b->fullB;   /* gathered when gate and up were made again */
   else if (weights) Y = gather_begin (b, e->y2, b->fullB);                    /* behind the GEMMs to come */
-  linear_input (b, D, w->w[P_DOWN], b->dact, g->dim, g->ffn);
-  if (weights && !again) linear_weight (b, D, e->act, w->g[P_DOWN], w->beta[P_DOWN], g->dim, g->ffn);
+  linear_grad (b, D, g->dim, part);
+  linear_input (b, D, g->dim, w, P_DOWN, b->dact, g->ffn);
+  if (weights && !again) linear_weight (b, D, g->dim, into_down (b, e), w, P_DOWN);
   OP (OP_SWIGLU_BWD, swiglu_bwd, .n = g->n, .f = g->ffn, .gu = e->gu, .d_out = b->dact, .dgu = e->gu, .out = again ? e->act : NULL, .t = g->t);
-  if (weights && again) linear_weight (b, D, e->act, w->g[P_DOWN], w->beta[P_DOWN], g->dim, g->ffn);
+  if (again) linear_turn (b, into_down (b, e));
+  if (weights && again) linear_weight (b, D, g->dim, into_down (b, e), w, P_DOWN);
   void *p = partial (b, b->dy, b->fullA);
-  linear_input (b, e->gu, w->w[P_GATE], p, 2 * g->ffn, g->dim);
+  linear_grad (b, e->gu, 2 * g->ffn, part);
+  linear_input (b, e->gu, 2 * g->ffn, w, P_GATE, p, g->dim);
   if (weights) chan_wait (b->ch, GROUP_TP);
   scatter_begin (b, p, b->dy);
-  if (weights) linear_weight (b, e->gu, Y, w->g[P_GATE], w->beta[P_GATE], 2 * g->ffn, g->dim);
+  if (weights && !there (b, keep, part, KEEP_GATE_UP)) linear_turn (b, into_gate (b, e, Y));
+  if (weights) linear_weight (b, e->gu, 2 * g->ffn, into_gate (b, e, Y), w, P_GATE);
   chan_wait (b->ch, GROUP_TP);
   struct target t = norm_target (e, w, P_NORM2, part);
   norm_backward (b, b->dy, e->h, w->w[P_NORM2], e->rstd2, d, d, t.g, t.beta);
 }
 
-static void backward_attention (struct blocks *b, const struct layer_acts *e, const struct weights *w, const struct batch *in, void *d, enum part_of part)
+static void backward_attention (struct blocks *b, const struct layer_acts *e, const struct weights *w, const struct batch *in, void *d, int keep, enum part_of part)
 {
   const struct geom *g = &b->g;
   bool weights = part & PART_WEIGHT;
   const void *D = gather (b, d, b->fullA);
   const void *Y = weights ? gather_begin (b, e->y1, b->fullB) : NULL;
-  linear_input (b, D, w->w[P_O], b->d_o, g->dim, g->att);
-  if (weights) linear_weight (b, D, e->o, w->g[P_O], w->beta[P_O], g->dim, g->att);
+  linear_grad (b, D, g->dim, part);
+  linear_input (b, D, g->dim, w, P_O, b->d_o, g->att);
+  if (weights && !redone (keep, part, KEEP_RESIDUAL)) linear_turn (b, into_o (b, e));
+  if (weights) linear_weight (b, D, g->dim, into_o (b, e), w, P_O);
   struct op_attn_bwd o = { .f = attention (b, e, in), .d_o = b->d_o, .dq = e->dqkv, .dk = at_elem (e->dqkv, g->att, g->t),
     .dv = at_elem (e->dqkv, g->att + g->kv_heads * g->head_dim, g->t), .dq_stride = g->qkv, .dkv_stride = g->qkv, .delta = b->delta };
   dev_issue (b->d, b->q, &(struct op) { .kind = OP_ATTN_BWD, .attn_bwd = o });
   rope (b, e->dqkv, in, true);
   if (b->a->qk_norm) head_norms_backward (b, e, w, part);
   void *p = partial (b, b->dy, b->fullA);
-  linear_input (b, e->dqkv, w->w[P_Q], p, g->qkv, g->dim);
+  linear_grad (b, e->dqkv, g->qkv, part);
+  linear_input (b, e->dqkv, g->qkv, w, P_Q, p, g->dim);
   if (weights) chan_wait (b->ch, GROUP_TP);
   scatter_begin (b, p, b->dy);
+  if (weights && !there (b, keep, part, KEEP_QKV)) linear_turn (b, into_qkv (b, e, Y));
   if (weights) qkv_weights (b, e, w, Y);
   chan_wait (b->ch, GROUP_TP);
   struct target t = norm_target (e, w, P_NORM1, part);
@@ -362,13 +389,22 @@ static void copy (struct blocks *b, void *dst, const void *src, int64_t n)
 }
 
 /* B_WEIGHT: from what B_INPUT kept. */
-static void backward_weights (struct blocks *b, const struct layer_acts *e, const struct weights *w)
+static void backward_weights (struct blocks *b, const struct layer_acts *e, const struct weights *w, int keep)
 {
-  const void *Y = gather_begin (b, e->y2, b->fullB);
-  mlp_weights (b, e, w, gather (b, e->d2, b->fullA), Y);
+  const struct geom *g = &b->g;
+  const void *Y = gather_begin (b, e->y2, b->fullB), *D = gather (b, e->d2, b->fullA);
+  linear_grad (b, D, g->dim, PART_WEIGHT);
+  linear_weight (b, D, g->dim, into_down (b, e), w, P_DOWN);
+  linear_grad (b, e->gu, 2 * g->ffn, PART_WEIGHT);
+  if (!there (b, keep, PART_WEIGHT, KEEP_GATE_UP)) linear_turn (b, into_gate (b, e, Y));
+  linear_weight (b, e->gu, 2 * g->ffn, into_gate (b, e, Y), w, P_GATE);
   Y = gather_begin (b, e->y1, b->fullB);
-  const void *D = gather (b, e->d1, b->fullA);
-  linear_weight (b, D, e->o, w->g[P_O], w->beta[P_O], b->g.dim, b->g.att);
+  D = gather (b, e->d1, b->fullA);
+  linear_grad (b, D, g->dim, PART_WEIGHT);
+  linear_turn (b, into_o (b, e));
+  linear_weight (b, D, g->dim, into_o (b, e), w, P_O);
+  linear_grad (b, e->dqkv, g->qkv, PART_WEIGHT);
+  if (!there (b, keep, PART_WEIGHT, KEEP_QKV)) linear_turn (b, into_qkv (b, e, Y));
   qkv_weights (b, e, w, Y);
   static const enum pid norms[] = { P_NORM1, P_NORM2, P_QNORM, P_KNORM };
   for (int i = 0; i < LEN (norms); i++)
@@ -382,13 +418,13 @@ void layer_backward (struct blocks *b, const struct layer_acts *l, const struct 
   struct layer_acts e = effective (b, l);
   recompute (b, &e, w, in, keep, part);
   if (part == PART_WEIGHT) {
-    backward_weights (b, &e, w);
+    backward_weights (b, &e, w, keep);
     return;
   }
   if (part == PART_INPUT) copy (b, e.d2, d, b->g.nt * b->g.dim);
   backward_mlp (b, &e, w, d, keep, part);
   if (part == PART_INPUT) copy (b, e.d1, d, b->g.nt * b->g.dim);
-  backward_attention (b, &e, w, in, d, part);
+  backward_attention (b, &e, w, in, d, keep, part);
 }
 
 /* ---- embedding and head ---- */

@@ -16,6 +16,7 @@ struct geom {                       /* shapes of a micro-batch on this rank */
   int64_t loss_chunk;               /* tokens whose logits exist at once */
   int tp, tp_rank;
   enum dtype t, gt;                 /* compute type; storage type of gradients */
+  bool fp8;                         /* the layers' products are in 8 bits (linear.h) */
 };
 void geom_make (struct geom *g, const struct conf *c, int tp, int tp_rank);
 
@@ -30,13 +31,21 @@ struct layer_acts {
   void *o, *h;              /* [n, att] attention's output; [nt, dim] x + attention */
   void *gu, *act;           /* [n, 2 ffn], [n, ffn] */
   float *rstd1, *rstd2, *rstdq, *rstdk, *lse;
+  /* fp8: turned codes [dim, n], [dim, n], [ffn, n], [att, n], the first two (with tp 1) and the third kept in place of what they are made from; largest and unit of each, [4][2] */
+  void *y1t, *y2t, *actt, *ot;
+  float *s;
   /* kept between B_INPUT and B_WEIGHT where a schedule splits the backward */
   void *d2, *d1, *dqkv;     /* gradients [nt, dim] of the MLP's output and of attention's, [n, qkv] */
   void *dw[P_KNORM + 1];    /* gradients of the norms (type gt), indexed by enum pid */
 };
 
 /* A unit's weights and gradients as the block sees them, by parameter. beta 0: the gradient is written, 1: added to. */
-struct weights { const void *w[P_N]; void *g[P_N]; float beta[P_N]; };
+struct weights {
+  const void *w[P_N];
+  void *g[P_N];
+  float beta[P_N];
+  struct { const void *q, *qt; const float *unit; } code[P_N];   /* fp8: codes of the matrices P_Q (with k and v), P_O, P_GATE (with up) and P_DOWN, as they lie and turned */
+};
 
 enum part_of { PART_INPUT = 1, PART_WEIGHT = 2, PART_BOTH = 3 };
 
@@ -52,6 +61,8 @@ struct blocks {
   void *dy, *dact, *d_o, *dqkv;     /* [nt, dim], [n, ffn], [n, att], [n, qkv] */
   float *delta;                     /* [batch, heads, seq] */
   void *fullA, *fullB;              /* [n, dim], tp > 1 only */
+  void *code, *turned;              /* fp8: codes of the operand at hand, as it lies; of a gradient, turned; [n, the widest] each */
+  float *s;                         /* fp8: a gradient's largest and unit */
   void *logits;                     /* [loss_chunk, vocab] */
   float *xmax, *xst;                /* [loss_chunk], [2 loss_chunk] */
   int32_t *embed_work;

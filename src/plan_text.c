@@ -50,7 +50,7 @@ static void head (const struct plan *p, FILE *f)
   fprintf (f, "plan: %s, %s parameters, on %d x %s, %d node%s of %d, %s between them (%s)\n", c->model, n, p->gpus, p->m.gpu, p->nodes, p->nodes > 1 ? "s" : "", p->m.gpus, p->m.nic,
            p->m.name);
   fprintf (f, "step: %lld sequences of %lld tokens, %lld micro-batch%s of %lld on each of %d data ranks; %s, gradients %s\n", (long long) c->train.global_batch, (long long) c->train.seq_len,
-           (long long) p->mbs, p->mbs > 1 ? "es" : "", (long long) c->train.micro_batch, p->shape.dim[AXIS_DP_SHARD] * p->shape.dim[AXIS_DP_REPLICATE], dtype_name (c->train.dtype),
+           (long long) p->mbs, p->mbs > 1 ? "es" : "", (long long) c->train.micro_batch, p->shape.dim[AXIS_DP_SHARD] * p->shape.dim[AXIS_DP_REPLICATE], precision_name (c),
            dtype_name (c->sharding.grad_dtype));
   fprintf (f, "cut:  %s, reshard %s, prefetch %lld, wrap %s; recompute %s", plan_word ("sharding.strategy", c, w[0]), plan_word ("sharding.reshard", c, w[1]),
            (long long) c->sharding.prefetch, c->sharding.wrap, plan_word ("recompute.mode", c, w[2]));

@@ -106,6 +106,13 @@ static void make_gbufs (struct shard *s)
   }
 }
 
+static void make_matrices (struct ushard *u, const struct unit *un)
+{
+  u->matrices = unit_matrices (un, &u->matrix);
+  const struct matrix *last = u->matrices ? &u->matrix[u->matrices - 1] : NULL;
+  u->coded = last ? last->at + round_up (last->rows * last->cols, 256) : 0;
+}
+
 int shard_make (struct shard *s, const struct conf *c, const struct shard_place *p, struct dev *d, struct err *e)
 {
   memset (s, 0, sizeof *s);
@@ -116,6 +123,7 @@ int shard_make (struct shard *s, const struct conf *c, const struct shard_place 
   s->shards = p->shards;
   s->replicas = p->replicas;
   s->replica = p->replica;
+  s->fp8 = c->train.precision == PREC_FP8;
   s->alias = s->t == DT_F32 && p->shards == 1;
   struct unit_place up = { p->tp, p->tp_rank, p->pp, p->stage, p->chunks, p->shards, p->shard_rank, d->ops->limits->align / 2 };
   if (units_make (&s->units, c, &up, e)) return -1;
@@ -126,6 +134,7 @@ int shard_make (struct shard *s, const struct conf *c, const struct shard_place 
   for (int i = 0; i < s->units.count; i++) {
     s->u[i].slot = s->u[i].gbuf = -1;
     s->u[i].seen = xalloc ((size_t) s->units.unit[i].slots, "units");
+    if (s->fp8) make_matrices (&s->u[i], &s->units.unit[i]);
   }
 
   make_classes (s);
@@ -157,6 +166,20 @@ void shard_keep (struct shard *s, bool kept)
   else if (!s->alias) make_slots (s, 1 + s->prefetch);
 }
 
+/* Codes as they lie, then turned, and units, for the unit of the slot or any of its class. */
+static void codes_layout (struct shard *s, struct wslot *w, struct arenas *A, enum purpose p)
+{
+  int64_t coded = 0;
+  int matrices = 0;
+  for (int i = 0; i < s->units.count; i++) {
+    if (s->kept ? w->unit != i : w->class != s->u[i].class) continue;
+    coded = MAX (coded, s->u[i].coded);
+    matrices = MAX (matrices, s->u[i].matrices);
+  }
+  w->codes = arena_tensor (A, p, 2 * coded, DT_E4M3);
+  w->units = arena_tensor (A, p, 2 * matrices, DT_F32);
+}
+
 void shard_layout (struct shard *s, struct arenas *A)
 {
   for (int i = 0; i < s->units.count; i++) {
@@ -168,7 +191,11 @@ void shard_layout (struct shard *s, struct arenas *A)
     u->full = s->whole_grads ? arena_tensor (A, MEM_GRAD, un->n, s->gt) : NULL;
     u->grad = u->full ? at_elem (u->full, un->shard * s->units.shard_rank, s->gt) : arena_tensor (A, MEM_GRAD, un->shard, s->gt);
   }
-  for (int i = 0; i < s->slots; i++) s->slot[i].mem = arena_tensor (A, s->kept ? MEM_WEIGHT : MEM_GATHER, s->slot[i].room, s->t);
+  for (int i = 0; i < s->slots; i++) {
+    enum purpose p = s->kept ? MEM_WEIGHT : MEM_GATHER;
+    s->slot[i].mem = arena_tensor (A, p, s->slot[i].room, s->t);
+    if (s->fp8) codes_layout (s, &s->slot[i], A, p);
+  }
   for (int i = 0; i < s->gbufs; i++) s->gbuf[i].mem = arena_tensor (A, MEM_GRAD, s->gbuf[i].room, s->gt);
   s->pack = arena_tensor (A, MEM_COMM, MAX (s->tp_n, s->kv_n), s->gt);
   s->vars = arena_take (A, MEM_WORK, SPACE_DEVICE, sizeof *s->vars);
@@ -189,7 +216,7 @@ void shard_free (struct shard *s)
     if (s->gbuf[i].done) s->d->ops->event_close (s->d, s->gbuf[i].done);
   for (int i = 0; i < s->slots; i++)
     if (s->slot[i].ready) s->d->ops->event_close (s->d, s->slot[i].ready);
-  for (int i = 0; i < s->units.count; i++) xfree (s->u[i].seen);
+  for (int i = 0; i < s->units.count; i++) xfree (s->u[i].seen), xfree (s->u[i].matrix);
   units_free (&s->units);
   xfree (s->u);
   xfree (s->slot);
@@ -285,6 +312,7 @@ static bool bring (struct shard *s, int unit, int when)
   struct wslot *w = &s->slot[u->slot];
   struct chan *c = &s->ch->c[GROUP_SHARD];
   struct queue *q = c->g ? c->q : s->ch->q;
+  w->coded = false;
   chan_after (s->ch, GROUP_SHARD);
   if (!u->cast)
     dev_op (s->d, q, OP_AXPBY, axpby, .y = at_elem (w->mem, un->shard * s->units.shard_rank, s->t), .x = u->master, .n = un->shard, .yt = s->t, .xt = DT_F32, .alpha = 1);
@@ -307,6 +335,35 @@ static void addresses (const struct shard *s, int unit, int64_t block, const voi
     if (un->slot[i].block == block) out[un->slot[i].id] = at_elem (base, un->slot[i].off, t);
 }
 
+/* Codes of the weights in UNIT's slot, both ways, on the compute queue. */
+static void code (struct shard *s, int unit)
+{
+  struct ushard *u = &s->u[unit];
+  struct wslot *w = &s->slot[u->slot];
+  for (int i = 0; i < u->matrices && !w->coded; i++) {
+    const struct matrix *m = &u->matrix[i];
+    const void *x = at_elem (w->mem, m->off, s->t);
+    float *scale = w->units + 2 * i;
+    dev_op (s->d, s->ch->q, OP_AMAX, amax, .x = x, .n = m->rows * m->cols, .t = s->t, .dst = scale);
+    dev_op (s->d, s->ch->q, OP_QUANT, quant, .rows = m->rows, .cols = m->cols, .x = x, .q = at_bytes (w->codes, m->at), .qt = at_bytes (w->codes, u->coded + m->at), .s = scale,
+            .t = s->t, .to = DT_E4M3);
+  }
+  w->coded = true;
+}
+
+static void code_addresses (const struct shard *s, int unit, int64_t block, struct weights *out)
+{
+  const struct ushard *u = &s->u[unit];
+  const struct wslot *w = &s->slot[u->slot];
+  for (int i = 0; i < u->matrices; i++) {
+    const struct matrix *m = &u->matrix[i];
+    if (m->block != block) continue;
+    out->code[m->id].q = at_bytes (w->codes, m->at);
+    out->code[m->id].qt = at_bytes (w->codes, u->coded + m->at);
+    out->code[m->id].unit = w->units + 2 * i + 1;
+  }
+}
+
 void shard_use (struct shard *s, int unit, int64_t block, struct weights *w)
 {
   must (s->at < s->visits && s->visit[s->at] == unit, "use %d of the step is not of unit %d", s->at, unit);
@@ -321,6 +378,9 @@ void shard_use (struct shard *s, int unit, int64_t block, struct weights *w)
     slot->held = false;
   }
   addresses (s, unit, block, whole (s, unit), s->t, w->w);
+  if (!s->fp8) return;
+  code (s, unit);
+  code_addresses (s, unit, block, w);
 }
 
 void shard_done (struct shard *s, int unit)
@@ -457,4 +517,5 @@ void shard_optimize (struct shard *s)
     else if (!s->alias) u->valid = direct && u->cast;
     if (!direct) u->cast = false;
   }
+  for (int i = 0; i < s->slots; i++) s->slot[i].coded = false;
 }

@@ -19,13 +19,15 @@
 #include "layer.h"
 #include "unit.h"
 
-struct wslot { void *mem; int64_t room; int class, unit; int pins; bool held; struct event *ready; };   /* held: gathered and not yet seen by the compute queue */
+/* held: gathered and not yet seen by the compute queue. fp8: codes and units (unit.h: struct matrix) of the weights, coded: those of the weights there. */
+struct wslot { void *mem; int64_t room; int class, unit; int pins; bool held; struct event *ready; void *codes; float *units; bool coded; };
 struct gbuf  { void *mem; int64_t room; int class, unit; struct event *done; };
 
 struct ushard {               /* my part of a unit */
   float *master, *m, *v;      /* [shard] */
   void  *grad;                /* [shard], type gt; inside full where there is one */
   void  *full;                /* [n], type gt: persistent whole gradient, or NULL (pool) */
+  struct matrix *matrix; int matrices; int64_t coded;   /* fp8: what has codes, its elements */
   int    class;               /* units of a class share slots and buffers of its room */
   int    slot, gbuf;          /* where it is now, -1 */
   bool   valid, cast;         /* slot holds today's weights; my place in the slot is up to date */
@@ -45,6 +47,7 @@ struct shard {
   enum dtype t, gt;
   int shards, replicas, replica;
   bool whole_grads;           /* reduced once a step */
+  bool fp8;                   /* slots hold codes too, made when gathered weights are first used: once a step where they stay for it */
   bool alias;                 /* the master is the weight */
   bool kept;                  /* each unit has a slot: whole weights may stay for the step */
   int64_t prefetch;           /* units brought ahead */

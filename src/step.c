@@ -113,6 +113,17 @@ static int check_shape (const struct step *s, struct err *e)
   return 0;
 }
 
+/* Products in 8 bits have sides that are multiples of 16. */
+static int check_fp8 (const struct geom *g, struct err *e)
+{
+  const struct { const char *what; int64_t n; } side[] = { { "tokens of a micro-batch", g->n }, { "of model.dim", g->dim }, { "outputs of q, k and v", g->qkv }, { "inputs of the output projection", g->att },
+    { "of model.ffn", g->ffn } };
+  for (int i = 0; i < LEN (side) && g->fp8; i++)
+    if (side[i].n % 16)
+      return user_err (e, "train.dtype fp8: %lld %s on a rank (mesh.tp %d) are not a multiple of 16: take bf16, or cut otherwise", (long long) side[i].n, side[i].what, g->tp);
+  return 0;
+}
+
 static void place (struct step *s, const struct mesh *m, struct shard_place *p)
 {
   int member[m->size], me;
@@ -197,6 +208,7 @@ int step_plan (struct step *s, const struct conf *c, const struct mesh *m, struc
   place (s, m, &p);
   if (shard_make (&s->sh, c, &p, d, e)) return -1;
   geom_make (&s->b.g, c, s->tp, s->tp_rank);
+  if (check_fp8 (&s->b.g, e)) return -1;
   s->b.d = d;
   s->b.a = &c->arch;
   make_chunks (s);

@@ -266,7 +266,7 @@ static void announce (const struct run *r)
   int threads = r->j.d.conf.threads, cores = wait_cores (r->j.m.local_size);
   if (r->j.m.rank) return;
   count_text (arch_params (&c->arch), n);
-  printf ("pretrain: %s, %s parameters, %s, %lld steps of %lld x %lld tokens on %d rank%s\n", c->model, n, dtype_name (c->train.dtype), (long long) c->train.steps,
+  printf ("pretrain: %s, %s parameters, %s, %lld steps of %lld x %lld tokens on %d rank%s\n", c->model, n, precision_name (c), (long long) c->train.steps,
           (long long) c->train.global_batch, (long long) c->train.seq_len, r->j.m.size, r->j.m.size == 1 ? "" : "s");
   printf ("ranks of a node: %d on %d core%s", r->j.m.local_size, cores, cores == 1 ? "" : "s");
   if (threads) printf (", %d compute thread%s each", threads, threads == 1 ? "" : "s");   /* a GPU has none */

@@ -107,6 +107,25 @@ const struct slot *units_find (const struct units *us, int64_t block, enum pid i
   return NULL;
 }
 
+int unit_matrices (const struct unit *u, struct matrix **list)
+{
+  int n = 0;
+  int64_t at = 0;
+  *list = NULL;
+  for (int i = 0; i < u->slots; i++) {
+    const struct slot *s = &u->slot[i];
+    bool first = s->id == P_Q || s->id == P_O || s->id == P_GATE || s->id == P_DOWN, more = s->id == P_K || s->id == P_V || s->id == P_UP;
+    if (more) (*list)[n - 1].rows += s->part.rows;
+    if (!first && !more) continue;
+    if (first) {
+      *list = xrealloc (*list, (size_t) (n + 1) * sizeof **list, "matrices");
+      (*list)[n++] = (struct matrix) { s->id, s->block, s->off, s->part.rows, s->part.cols, at };
+    }
+    at = (*list)[n - 1].at + round_up ((*list)[n - 1].rows * (*list)[n - 1].cols, 256);
+  }
+  return n;
+}
+
 int units_pieces (const struct units *us, struct piece **list)
 {
   int n = 0;

@@ -46,6 +46,11 @@ void units_free (struct units *u);
 /* Unit and slot that hold parameter ID of BLOCK, NULL if this stage has none. */
 const struct slot *units_find (const struct units *u, int64_t block, enum pid id, int *unit);
 
+/* The matrices of a unit that products take in 8 bits (fp8): q k v as one, o, gate and up as one, down; each [rows, cols] at element `off` of the unit, its codes at element `at` of all. */
+struct matrix { enum pid id; int64_t block, off, rows, cols, at; };
+/* *list is xalloc'd for the caller. */
+int  unit_matrices (const struct unit *u, struct matrix **list);
+
 /* A stretch of my part of a unit, in shard indices [lo, hi), that lies in one parameter: local indices start .. start + (hi - lo). */
 struct piece { int unit; const struct slot *slot; int64_t lo, hi, start; };
 /* All pieces of my parts in order; *list is xalloc'd for the caller. Padding of the flat buffer is in none; padded vocabulary rows are left out. */

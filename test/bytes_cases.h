@@ -29,6 +29,11 @@
   { 4, "--mesh.tp 4 --model.qkv_bias true --recompute.mode full --recompute.every 2 --train.dtype bf16" },
   { 8, "--mesh.tp 8 --model.qk_norm true --model.head_dim 12 --train.global_batch 2" },
   { 8, "--mesh.dp_shard 2 --mesh.tp 4 --model.tied true --sharding.grad_dtype bf16 --train.dtype bf16" },
+  /* 8 bits: what travels is bf16 */
+  { 4, "--mesh.dp_shard 4 --train.dtype fp8 --train.micro_batch 1" },
+  { 4, "--mesh.dp_shard 2 --mesh.tp 2 --train.dtype fp8" },
+  { 2, "--mesh.tp 2 --recompute.mode full --train.dtype fp8" },
+  { 4, "--mesh.tp 2 --mesh.pp 2 --pipeline.schedule zbh1 --train.micro_batch 1 --train.dtype fp8" },
   /* pipelines */
   { 4, "--mesh.pp 4 --pipeline.schedule 1f1b --train.micro_batch 1" },
   { 2, "--mesh.pp 2 --pipeline.schedule gpipe --debug.sync_send true" },

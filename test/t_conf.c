@@ -102,7 +102,7 @@ static const struct { const char *yaml, *options, *words; } bad[] = {
   { TINY "optimizer.lr: 3,5\n", "", "optimizer.lr|`3,5`" },
   { TINY "run.overlap: maybe\n", "", "run.overlap|true or false|`maybe`" },
   { TINY "run.overlap: 1\n", "", "run.overlap|true or false" },
-  { TINY "train.dtype: fp16\n", "", "train.dtype|fp32|bf16|`fp16`" },
+  { TINY "train.dtype: fp16\n", "", "train.dtype|fp32|bf16|fp8|`fp16`" },
   { TINY "sharding.strategy: FULL\n", "", "sharding.strategy|NO_SHARD|HYBRID_SHARD|`FULL`" },
   { TINY "run.device: gpu\n", "", "run.device|auto|cuda|`gpu`" },
   { TINY "run.dir: \"a\\0b\"\n", "", "line 2: run.dir|zero byte" },

@@ -22,13 +22,14 @@ static struct sizes sizes_of (int tp, int shards)
 }
 
 /* Bytes that a layer keeps of a micro-batch, its input and the parts named in KEPT: w bytes an element, t ranks of tp. */
-static int64_t layer_bytes (const char *kept, int tp, int64_t w)
+static int64_t layer_bytes (const char *kept, int tp, int64_t w, bool eight)
 {
   int64_t n = TOKENS, part = n / tp * H * w, q = HEADS / tp * HEAD, kv = MAX (1, KV_HEADS / tp) * HEAD, f = FFN / tp;
   bool norms = strstr (kept, "norms"), gu = strstr (kept, "gate_up"), qkv = strstr (kept, "qkv"), h = strstr (kept, "residual");
   int64_t sum = part;
-  if (norms) sum += 2 * part;
-  if (strstr (kept, "swiglu")) sum += n * f * w;
+  if (norms) sum += eight && tp == 1 ? 2 * n * H : 2 * part;   /* in 8 bits turned codes, unless each rank keeps its tokens to gather them again */
+  if (strstr (kept, "swiglu")) sum += n * f * (eight ? 1 : w);
+  if (eight) sum += 64;                                        /* four largest and units, padded */
   if (gu) sum += n * 2 * f * w;
   if (qkv) sum += n * (q + 2 * kv) * w;
   if (strstr (kept, "attention")) sum += n * q * w + n * (HEADS / tp) * 4;
@@ -42,6 +43,13 @@ static const char *kept (const struct conf *c)
 {
   if (c->recompute.mode == RECOMPUTE_NONE) return "norms,swiglu,gate_up,qkv,attention,residual";
   return c->recompute.mode == RECOMPUTE_FULL ? "" : c->recompute.keep;
+}
+
+/* Codes of a layer's matrices, both ways; each starts at a multiple of 256. */
+static int64_t code_bytes (int tp)
+{
+  int64_t q = HEADS / tp * HEAD, kv = MAX (1, KV_HEADS / tp) * HEAD, f = FFN / tp;
+  return 2 * (round_up ((q + 2 * kv) * H, 256) + round_up (H * q, 256) + round_up (2 * f * H, 256) + round_up (H * f, 256));
 }
 
 struct expected { int64_t of[MEM_N]; };
@@ -62,12 +70,16 @@ static void expect (struct expected *x, const struct conf *c, const struct step 
   enum strategy st = c->sharding.strategy;
   bool full = st == FULL_SHARD || st == HYBRID_SHARD, alias = w == 4 && shards == 1, model = !strcmp (c->sharding.wrap, "model");
   bool pooled = shards > 1 && st != NO_SHARD && st != SHARD_OPT;
+  bool eight = c->train.precision == PREC_FP8;
   int64_t slots = shards == 1 ? 1 : 1 + c->sharding.prefetch;   /* alone there is nothing to fetch */
   *x = (struct expected) { 0 };
   x->of[MEM_MASTER] = 4 * p / shards;
   x->of[MEM_MOMENT] = 8 * p / shards;
   if (full && !alias) x->of[MEM_GATHER] = w * (model ? p : pool (&z, layers, first + last, end, slots));
   if (!full && !alias) x->of[MEM_WEIGHT] = w * p;
+  int64_t coded = full && !model ? MIN (layers, slots) : layers;   /* four units a layer: 32 bytes, padded by slot */
+  if (eight && full) x->of[MEM_GATHER] += coded * code_bytes (tp) + (model ? round_up (32 * coded, 64) : 64 * coded);
+  if (eight && !full) x->of[MEM_WEIGHT] += layers * (code_bytes (tp) + 64);
   x->of[MEM_GRAD] = pooled ? g * (p / shards + (model ? p : pool (&z, layers, first + last, end, 2))) : g * p;
   x->of[MEM_LOGIT] = last ? TOKENS * z.vocab * w + 3 * TOKENS * 4 : 0;
   /* GPipe holds all micro-batches; 1F1B as many as stages follow, with its own; ZB-H1 one a stage, and one received before the oldest backward by weight */
@@ -76,9 +88,9 @@ static void expect (struct expected *x, const struct conf *c, const struct step 
   int64_t split = c->pipeline.schedule == SCHED_ZBH1 && stages > 1;
   /* between backward by input and by weight: gradients of both outputs, of q k v and of the norms; with selective recomputation the activation too */
   int64_t apart = split * (2 * TOKENS / tp * H * w + TOKENS * (HEADS / tp + 2 * MAX (1, KV_HEADS / tp)) * HEAD * w + 2 * H * g);
-  if (c->recompute.mode == RECOMPUTE_SELECTIVE) apart += split * TOKENS * FFN / tp * w;
+  if (c->recompute.mode == RECOMPUTE_SELECTIVE) apart += split * TOKENS * FFN / tp * (eight ? 1 : w);
   int64_t ids = (c->data.document_mask ? 4 : 2) * TOKENS * 4;
-  x->of[MEM_ACT] = flight * (ids + layers * (layer_bytes (kept (c), tp, w) + apart) + last * TOKENS / tp * H * w);
+  x->of[MEM_ACT] = flight * (ids + layers * (layer_bytes (kept (c), tp, w, eight) + apart) + last * TOKENS / tp * H * w);
 }
 
 static const struct { int world; const char *options; } cases[] = {
@@ -99,6 +111,13 @@ static const struct { int world; const char *options; } cases[] = {
   { 1, "--recompute.mode selective --recompute.keep norms,gate_up,attention" },
   { 2, "--mesh.tp 2 --train.dtype bf16 --recompute.mode selective --recompute.keep swiglu,residual" },
   { 2, "--mesh.tp 2 --recompute.mode selective --recompute.keep qkv,residual,norms" },
+  { 1, "--train.dtype fp8" },
+  { 1, "--train.dtype fp8 --recompute.mode selective --recompute.keep swiglu,qkv" },
+  { 2, "--mesh.dp_shard 2 --train.dtype fp8 --sharding.prefetch 1 --recompute.mode full" },
+  { 4, "--mesh.dp_shard 4 --sharding.strategy SHARD_OPT --train.dtype fp8 --sharding.grad_dtype bf16" },
+  { 4, "--mesh.dp_shard 4 --sharding.wrap model --train.dtype fp8" },
+  { 4, "--mesh.dp_shard 2 --mesh.tp 2 --train.dtype fp8" },
+  { 2, "--mesh.pp 2 --pipeline.schedule zbh1 --train.dtype fp8 --recompute.mode selective" },
   { 2, "--mesh.pp 2" },
   { 2, "--mesh.pp 2 --pipeline.schedule gpipe --recompute.mode full" },
   { 4, "--mesh.pp 4 --train.dtype bf16 --recompute.mode selective" },
