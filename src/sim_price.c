@@ -31,17 +31,25 @@ static double touched (const struct op *o)
   case OP_XENT_GRAD:  return mul (o->xent.n, o->xent.ld) * size (o->xent.t) * (o->xent.grad ? 2 : 0);
   case OP_SUMSQ:      return (double) o->sumsq.n * size (o->sumsq.t);
   case OP_AMAX:       return (double) o->amax.n * size (o->amax.t);
+  case OP_QUANT:      return mul (o->quant.rows, o->quant.cols) * (size (o->quant.t) + (o->quant.q ? 1 : 0) + (o->quant.qt ? 1 : 0));
   case OP_ADAMW:      return (double) o->adamw.n * (6 * 4 + size (o->adamw.gt) + (o->adamw.weight ? size (o->adamw.wt) : 0));
   default:            return 0;
   }
 }
 
+static double fp8_bytes (const struct op_gemm_fp8 *g)
+{
+  return mul (g->m, g->k) + mul (g->k, g->n) + mul (g->m, g->n) * size (g->ct) * (g->beta != 0 ? 2 : 1);
+}
+
 static double price (const struct machine *m, const struct op *o)
 {
+  const struct op_gemm_fp8 *f = &o->gemm_fp8;
   const struct op_gemm *g = &o->gemm;
   const struct op_gemm_grouped *p = &o->grouped;
   switch (o->kind) {
   case OP_GEMM:         return machine_gemm (m, (double) g->m, (double) g->n, (double) g->k, g->ab, gemm_bytes (g));
+  case OP_GEMM_FP8:     return machine_gemm (m, (double) f->m, (double) f->n, (double) f->k, DT_E4M3, fp8_bytes (f));
   case OP_GEMM_GROUPED: return machine_gemm (m, (double) p->max_rows, (double) p->n, (double) p->k, p->ab, mul (p->groups, p->n * p->k) * size (p->ab));
   case OP_ATTN:         return machine_attention (m, dev_flops (o), (double) o->attn.sk, (double) o->attn.head_dim, false);
   case OP_ATTN_BWD:     return machine_attention (m, dev_flops (o), (double) o->attn_bwd.f.sk, (double) o->attn_bwd.f.head_dim, true);
