@@ -54,12 +54,21 @@ static void cuda_close (struct dev *d)
   H->xfree (d->impl);
 }
 
+/* A GPU that ranks share is planned in equal parts. */
 static int64_t memory (struct dev *d)
+{
+  size_t room, all;
+  CU (cudaMemGetInfo (&room, &all));
+  return (int64_t) all / (d->conf.shared_gpu && d->conf.local_size > 0 ? d->conf.local_size : 1);
+}
+
+/* Of all processes: a GPU has one rank. */
+static int64_t used (struct dev *d)
 {
   (void) d;
   size_t room, all;
   CU (cudaMemGetInfo (&room, &all));
-  return (int64_t) all;
+  return (int64_t) (all - room);
 }
 
 /* ---- memory ---- */
@@ -289,7 +298,7 @@ static void issue (struct dev *d, struct queue *q, const struct op *o)
 static const struct dev_limits limits = { LIMITS_CUDA, .attn_work = cuda_attn_work };
 
 static const struct dev_ops ops = {
-  .name = "cuda", .limits = &limits, .open = cuda_open, .close = cuda_close, .memory = memory, .reserve = cuda_reserve, .release = cuda_release,
+  .name = "cuda", .limits = &limits, .open = cuda_open, .close = cuda_close, .memory = memory, .used = used, .reserve = cuda_reserve, .release = cuda_release,
   .queue_open = queue_open, .queue_close = queue_close, .event_open = event_open, .event_close = event_close, .record = record, .wait = wait, .sync = sync,
   .drain = drain, .fetch = fetch, .group_open = cuda_group_open, .group_close = cuda_group_close,
   .graph_begin = graph_begin, .graph_end = graph_end, .graph_launch = graph_launch, .graph_free = graph_free,

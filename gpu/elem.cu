@@ -50,6 +50,42 @@ cudaError_t k_axpby (const struct op_axpby *o, cudaStream_t s)
   return cudaGetLastError ();
 }
 
+/* ---- fold: pieces of several ranks ---- */
+template <int V, class T, class O> __global__ void __launch_bounds__ (BLOCK) fold (struct fold f)
+{
+  int64_t at = ((int64_t) blockIdx.x * BLOCK + threadIdx.x) * V;
+  if (at >= f.count) return;
+  const T *x = (const T *) f.src + at;
+  O *out = (O *) f.out + at;
+  float a[V], b[V];
+  load_f32 (x, a);
+  for (int r = 1; r < f.n; r++) {
+    load_f32 (x + r * f.stride, b);
+    #pragma unroll
+    for (int k = 0; k < V; k++) a[k] = !f.max ? add (a[k], b[k]) : b[k] > a[k] || b[k] != b[k] ? b[k] : a[k];
+  }
+  if (f.beta != 0) {
+    load_f32 (out, b);
+    #pragma unroll
+    for (int k = 0; k < V; k++) a[k] = add (mul (f.beta, b[k]), a[k]);
+  }
+  store_f32 (out, a);
+}
+
+template <class T, class O> static void fold_of (const struct fold *f, cudaStream_t s)
+{
+  const int V = 4;
+  bool ok = fits (f->src, V, f->t) && fits (f->out, V, f->ot) && f->stride % V == 0 && f->count % V == 0;
+  if (ok) fold<V, T, O><<<(unsigned) ceil_div (f->count, BLOCK * V), BLOCK, 0, s>>> (*f);
+  else fold<1, T, O><<<(unsigned) ceil_div (f->count, BLOCK), BLOCK, 0, s>>> (*f);
+}
+
+cudaError_t k_fold (const struct fold *f, cudaStream_t s)
+{
+  if (f->count > 0) WITH_TYPE (f->t, T, WITH_TYPE (f->ot, O, fold_of<T, O> (f, s)));
+  return cudaGetLastError ();
+}
+
 /* ---- amax: each of at most AMAX_PARTS blocks takes a fixed share, one block the shares ---- */
 #define AMAX_BLOCK 512
 #define AMAX_PARTS 264

@@ -34,6 +34,9 @@ int64_t     k_amax_work (const struct op_amax *o);
 cudaError_t k_quant (const struct op_quant *o, cudaStream_t s);
 cudaError_t k_step_vars (const struct op_step_vars *o, cudaStream_t s);
 cudaError_t k_adamw (const struct op_adamw *o, cudaStream_t s);
+/* out[i] (type ot) = sum, or maximum, over r < n in this order of src[r * stride + i] (type t), in fp32, + beta out[i], rounded once. No alias. */
+struct fold { const void *src; int n; int64_t stride, count; enum dtype t, ot; void *out; float beta; bool max; };
+cudaError_t k_fold (const struct fold *o, cudaStream_t s);
 /* Our own attention: flash, tensor cores for bf16, plain fp32 for F32. work: k_attn_bwd_work bytes. */
 cudaError_t k_attn (const struct op_attn *o, cudaStream_t s);
 cudaError_t k_attn_bwd (const struct op_attn_bwd *o, void *work, cudaStream_t s);

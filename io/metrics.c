@@ -109,6 +109,7 @@ static json_t *memory_of (const struct dev *d)
     for (int s = 0; s < SPACE_N; s++) bytes += d->mem[s].reserved[p];
     json_object_set_new (o, purpose_name (p), json_integer (bytes));
   }
+  if (d->outside) json_object_set_new (o, "outside", json_integer (d->outside));
   getrusage (RUSAGE_SELF, &u);
   json_object_set_new (o, "resident_peak", json_integer (u.ru_maxrss * INT64_C (1024)));
   return o;

@@ -1,10 +1,14 @@
 #include "chan.h"
 #include <string.h>
 
-void chans_layout (struct chans *cs, struct arenas *A, const int n[GROUP_N])
+void chans_layout (struct chans *cs, struct arenas *A, const int n[GROUP_N], bool wire)
 {
-  for (int k = 0; k < GROUP_N; k++)
-    cs->stage[k] = n[k] > 1 ? arena_take (A, MEM_COMM, SPACE_DEVICE, A->d->ops->limits->comm_stage) : NULL;
+  const struct dev_limits *l = A->d->ops->limits;
+  for (int k = 0; k < GROUP_N; k++) {
+    bool gradients = k == GROUP_SHARD || k == GROUP_REP || k == GROUP_TIED;
+    cs->stage_bytes[k] = wire && gradients ? l->wire_stage : l->comm_stage;
+    cs->stage[k] = n[k] > 1 ? arena_take (A, MEM_COMM, SPACE_DEVICE, cs->stage_bytes[k]) : NULL;
+  }
 }
 
 void chans_open (struct chans *cs, struct dev *d, struct queue *q, bool overlap, const enum group_kind order[GROUP_N],
@@ -21,7 +25,7 @@ void chans_open (struct chans *cs, struct dev *d, struct queue *q, bool overlap,
     *c = (struct chan) { .kind = k, .n = s.n, .rank = s.rank };
     if (s.n < 2) continue;
     s.stage = cs->stage[k];
-    s.stage_bytes = d->ops->limits->comm_stage;
+    s.stage_bytes = cs->stage_bytes[k];
     c->g = d->ops->group_open (d, &s);
     c->q = d->ops->queue_open (d, QUEUE_COMM, group_name (k), NULL, 0);
     c->ready = d->ops->event_open (d);

@@ -19,10 +19,11 @@ struct chans {
   struct chan c[GROUP_N];
   bool overlap;                 /* off: the compute queue waits for each operation as soon as it is issued */
   void *stage[GROUP_N];
+  int64_t stage_bytes[GROUP_N];
 };
 
-/* Staging memory of the groups with n[k] > 1; run by the layout function. */
-void chans_layout (struct chans *cs, struct arenas *A, const int n[GROUP_N]);
+/* Staging memory of the groups with n[k] > 1; run by the layout function. wire: gradients travel in another type than they are kept in. */
+void chans_layout (struct chans *cs, struct arenas *A, const int n[GROUP_N], bool wire);
 /* Open the channels in this order of kinds, which lets no two ranks wait for each other. spec (ctx, k, &s) fills the group's description (stage is set here).
    Collective over every group. */
 void chans_open (struct chans *cs, struct dev *d, struct queue *q, bool overlap, const enum group_kind order[GROUP_N], void (*spec) (void *ctx, enum group_kind k, struct group_spec *s), void *ctx);

@@ -193,6 +193,16 @@ void dev_release (struct dev *d, enum purpose p, enum space s, void *ptr, int64_
   d->mem[s].reserved[p] -= bytes;
 }
 
+int64_t dev_reserved (const struct dev *d)
+{
+  int64_t sum = 0;
+  for (int s = 0; s < (d->ops->limits->host_memory ? SPACE_N : SPACE_DEVICE + 1); s++)
+    for (int p = 0; p < MEM_N; p++) sum += d->mem[s].reserved[p];
+  return sum;
+}
+
+void dev_measure (struct dev *d) { d->outside = MAX (d->ops->used (d) - dev_reserved (d), 1); }
+
 static void copy_now (struct dev *d, struct queue *q, void *dst, const void *src, int64_t bytes)
 {
   struct event *ev = d->ops->event_open (d);

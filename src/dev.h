@@ -73,7 +73,9 @@ struct dev_limits {
   int64_t align;                /* bytes: of slots and of parameters in a flat unit */
   int64_t queue_work;           /* bytes of workspace of a compute queue */
   int64_t comm_stage;           /* bytes of staging of a group, at least; more makes fewer rounds */
+  int64_t wire_stage;           /* the same of a group whose reductions have another type on the wire than in memory */
   bool    wire_cast;            /* reductions can round to another type on the wire (op_coll t != it) */
+  bool    host_memory;          /* the device's memory is the host's: pinned and host arenas count too */
   int64_t outside;              /* bytes that the device takes beside the arenas (context, code, libraries): what planning leaves free */
   /* Rough speeds of one device, FLOP/s by type and bytes/s (link: to the ranks of a node), by which recompute.mode auto weighs one choice against another. */
   struct { double gemm[DT_N], attn[DT_N], copy, link; } rate;
@@ -93,6 +95,7 @@ struct dev_ops {
   int   (*open) (struct dev *d, const struct dev_conf *c, struct err *e);   /* local */
   void  (*close) (struct dev *d);
   int64_t (*memory) (struct dev *d);                                         /* bytes of device memory that this rank may plan with, used or not */
+  int64_t (*used) (struct dev *d);                                           /* bytes of it that are taken now, by arenas and all else, as the driver says (cpu: what of this process is resident) */
   void *(*reserve) (struct dev *d, enum space s, int64_t bytes, struct err *e);   /* NULL with the sentence when it does not fit; zeroed, aligned to 4096 */
   void  (*release) (struct dev *d, enum space s, void *p, int64_t bytes);
   struct queue *(*queue_open) (struct dev *d, enum queue_kind k, const char *name, void *work, int64_t work_bytes);   /* work borrowed */
@@ -126,6 +129,7 @@ struct dev {
   char id[32];                         /* of the hardware: a GPU's PCI address; "" on cpu */
   struct { int64_t reserved[MEM_N]; } mem[SPACE_N];   /* bytes of arenas: the memory report */
   int64_t memory;                      /* least of all ranks' ops->memory, agreed on by the caller; 0 = not known: nothing is kept because it would fit */
+  int64_t outside;                     /* bytes beside the arenas, as dev_measure found them; 0 = not measured */
   int64_t op_count[OP_N];              /* operations done, those of launched graphs included */
   double  flops;                       /* of GEMM and attention, by their formulas (dev_flops) */
   bool    blind;                       /* set by a device that looks at no value: the host need not work out the large ones that it sends */
@@ -147,6 +151,10 @@ void dev_stuck (const struct dev *d, char *out, size_t size);
 /* Memory of a purpose: counted. NULL with the sentence when it does not fit. */
 void *dev_reserve (struct dev *d, enum purpose p, enum space s, int64_t bytes, struct err *e);
 void  dev_release (struct dev *d, enum purpose p, enum space s, void *ptr, int64_t bytes);
+/* Bytes of the device's memory in arenas: of SPACE_DEVICE, on a device whose memory is the host's of all spaces. */
+int64_t dev_reserved (const struct dev *d);
+/* After warm-up: what is used beside the arenas, into d->outside (the row `outside` of the memory report). */
+void  dev_measure (struct dev *d);
 
 /* Host memory to and from the device, at once (set-up, checkpoints, tests; never in a step): a copy on q and a sync. */
 void dev_put (struct dev *d, struct queue *q, void *dst, const void *src, int64_t bytes);

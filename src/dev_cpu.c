@@ -5,6 +5,7 @@
 #include "dev_limits.h"
 #include "mesh.h"
 #include <omp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -49,6 +50,17 @@ static int64_t cpu_memory (struct dev *d)
   return (int64_t) sysconf (_SC_PHYS_PAGES) * sysconf (_SC_PAGESIZE) / MAX (d->conf.local_size, 1);
 }
 
+/* statm: pages of address space, then resident ones. */
+static int64_t cpu_used (struct dev *d)
+{
+  (void) d;
+  long long all = 0, resident = 0;
+  FILE *f = fopen ("/proc/self/statm", "r");
+  if (f && fscanf (f, "%lld %lld", &all, &resident) != 2) resident = 0;
+  if (f) fclose (f);
+  return resident * sysconf (_SC_PAGESIZE);
+}
+
 static int64_t attn_work (const struct op_attn *f)
 {
   (void) f;
@@ -58,7 +70,7 @@ static int64_t attn_work (const struct op_attn *f)
 static const struct dev_limits limits = { LIMITS_CPU, .attn_work = attn_work };
 
 const struct dev_ops dev_cpu = {
-  .name = "cpu", .limits = &limits, .open = cpu_open, .close = cpu_close, .memory = cpu_memory, .reserve = cpu_reserve, .release = cpu_release,
+  .name = "cpu", .limits = &limits, .open = cpu_open, .close = cpu_close, .memory = cpu_memory, .used = cpu_used, .reserve = cpu_reserve, .release = cpu_release,
   .queue_open = cpu_queue_open, .queue_close = cpu_queue_close, .event_open = cpu_event_open, .event_close = cpu_event_close,
   .record = cpu_record, .wait = cpu_wait, .sync = cpu_sync, .drain = cpu_drain, .fetch = cpu_fetch,
   .group_open = cpu_group_open, .group_close = cpu_group_close,

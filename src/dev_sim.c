@@ -67,6 +67,7 @@ static void sim_release (struct dev *d, enum space s, void *p, int64_t bytes)
 }
 
 static int64_t sim_memory (struct dev *d) { return of (d)->memory; }
+static int64_t sim_used (struct dev *d) { return dev_reserved (d) + d->ops->limits->outside; }
 
 /* ---- the trace ---- */
 
@@ -305,7 +306,7 @@ static void sim_close (struct dev *d)
 }
 
 const struct dev_ops dev_sim = {
-  .name = "sim", .limits = &as_cpu, .open = sim_cannot, .close = sim_close, .memory = sim_memory, .reserve = sim_reserve, .release = sim_release,
+  .name = "sim", .limits = &as_cpu, .open = sim_cannot, .close = sim_close, .memory = sim_memory, .used = sim_used, .reserve = sim_reserve, .release = sim_release,
   .queue_open = sim_queue_open, .queue_close = sim_queue_close, .event_open = sim_event_open, .event_close = sim_event_close,
   .record = sim_record, .wait = sim_wait, .sync = sim_sync, .drain = sim_drain, .fetch = sim_fetch, .group_open = sim_group_open, .group_close = sim_group_close,
   .graph_begin = sim_graph_begin, .graph_end = sim_graph_end, .graph_launch = sim_graph_launch, .graph_free = sim_graph_free,

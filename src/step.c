@@ -57,7 +57,7 @@ static void layout (struct step *s)
     s->out_f.mem[i] = s->pp > 1 ? arena_tensor (&s->A, MEM_COMM, g->nt * g->dim, g->t) : NULL;
     s->out_b.mem[i] = s->pp > 1 || i == 0 ? arena_tensor (&s->A, s->pp > 1 ? MEM_COMM : MEM_WORK, g->nt * g->dim, g->t) : s->out_b.mem[0];
   }
-  chans_layout (&s->ch, &s->A, s->group_n);
+  chans_layout (&s->ch, &s->A, s->group_n, s->c->sharding.reduce_dtype != s->c->sharding.grad_dtype);
   s->queue_work = arena_take (&s->A, MEM_WORK, SPACE_DEVICE, s->d->ops->limits->queue_work);
   s->rope = arena_tensor (&s->A, MEM_WORK, g->seq * g->head_dim, DT_F32);
   s->host_in = arena_take (&s->A, MEM_STAGE, SPACE_PINNED, 2 * sizeof (double));
@@ -687,7 +687,10 @@ void step_memory (const struct step *s, FILE *f)
       fprintf (f, "  %-14s %12s%s\n", purpose_name (p), t, where[sp]);
       total += b;
     }
-  bytes_text (total, t);
+  int64_t outside = s->d->outside ? s->d->outside : s->d->ops->limits->outside;
+  bytes_text (outside, t);
+  fprintf (f, "  %-14s %12s (%s)\n", "outside", t, s->d->outside ? "context, code, libraries" : "context, code, libraries: left free, measured after the first step");
+  bytes_text (total + outside, t);
   fprintf (f, "  %-14s %12s\n", "total", t);
   memory_state (s, f);
   memory_kept (s, f);

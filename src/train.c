@@ -190,6 +190,18 @@ static double cpu_now (void)
   return (double) t.tv_sec + 1e-9 * (double) t.tv_nsec;
 }
 
+/* Everything has run once: what is in use beside the arenas is known. */
+static void measure_outside (struct run *r)
+{
+  struct dev *d = &r->j.d;
+  char a[24], b[24], c[24];
+  dev_measure (d);
+  bytes_text (dev_reserved (d), a);
+  bytes_text (d->outside, b);
+  bytes_text (d->memory, c);
+  say (SAY_INFO, "memory in use: %s in arenas, %s outside of them, of %s", a, b, c);
+}
+
 /* One step with what belongs to it. Returns 0 to go on, an exit code + 1 to end, -1 with the sentence. Collective. */
 static int one_step (struct run *r, struct err *e)
 {
@@ -212,6 +224,7 @@ static int one_step (struct run *r, struct err *e)
   saver_kick (&r->saver);
   if (all[0]) return mesh_agree (&r->j.m, failed, e);
   watch_step (++r->step);
+  if (!r->j.d.outside) measure_outside (r);
   r->tokens += c->train.global_batch * c->train.seq_len;
   r->bad_steps = out.skipped ? r->bad_steps + 1 : 0;
   if (out.skipped) say (SAY_WARN, "step %lld skipped: the gradient is not finite (%d in a row)", (long long) r->step, r->bad_steps);
