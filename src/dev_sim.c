@@ -322,6 +322,7 @@ int sim_open (struct dev *d, const struct machine *m, const struct mesh *mesh, i
   x->mesh = mesh;
   x->memory = memory ? memory : (int64_t) m->memory;
   x->limits = strcmp (m->device, "cpu") ? as_cuda : as_cpu;
+  if (m->outside > 0) x->limits.outside = (int64_t) m->outside;   /* what choices by memory leave free */
   x->ops = dev_sim;
   x->ops.limits = &x->limits;
   d->ops = &x->ops;

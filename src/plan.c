@@ -1,5 +1,6 @@
 /* Making a plan: roles of the mesh run on the sim device, the stages put on one time-line, what came out set beside the rules of thumb. */
 #include "config.h"
+#include "keep.h"
 #include "plan.h"
 #include "sim.h"
 #include "step.h"
@@ -60,6 +61,22 @@ static void role_run (struct role *r, bool trace)
 
 /* ---- what a role tells ---- */
 
+/* Runs of layers that keep alike. */
+static void tell_keep (struct plan_stage *o, const struct step *s)
+{
+  size_t n = 0;
+  char set[96];
+  o->keep[0] = 0;
+  for (int k = 0; k < s->chunks; k++) {
+    int64_t from = MAX (s->chunk[k].first, 1), end = from + s->chunk[k].layers;
+    for (int64_t l = from, to; l < end && n < sizeof o->keep; l = to) {
+      for (to = l + 1; to < end && s->keep[to] == s->keep[l]; to++) continue;
+      keep_text (s->keep[l], set);
+      n += (size_t) snprintf (o->keep + n, sizeof o->keep - n, "%s%lld-%lld %s", n ? "; " : "", (long long) l, (long long) to - 1, set);
+    }
+  }
+}
+
 static void tell_memory (struct plan_stage *o, const struct role *r)
 {
   const struct units *u = &r->s.sh.units;
@@ -72,6 +89,7 @@ static void tell_memory (struct plan_stage *o, const struct role *r)
   o->padded = u->total;
   o->owned = u->total / u->shards;
   o->device = 0;
+  tell_keep (o, &r->s);
   for (int s = 0; s < SPACE_N; s++)
     for (int p = 0; p < MEM_N; p++) {
       o->mem[s][p] = r->d.mem[s].reserved[p];
@@ -128,15 +146,15 @@ static int stage_rank (const struct mesh_shape *s, int stage, int shard, int tp)
 }
 
 /* The first and the last rank of dp_shard and tp: norms lie in the first parts of a unit, the vocabulary's padding in the last slice. */
-static int stage_memory (struct plan *p, int stage, int64_t memory, struct err *e)
+static int stage_memory (struct plan *p, int stage, int roles, struct err *e)
 {
   struct plan_stage *o = &p->stage[stage];
   struct role *r = xalloc (sizeof *r, "role");
   int shards = p->shape.dim[AXIS_DP_SHARD], tp = p->shape.dim[AXIS_TP], rc = 0;
-  for (int i = 0; i < 4 && !rc; i++) {
+  for (int i = 0; i < roles && !rc; i++) {
     if ((i & 1 && shards == 1) || (i & 2 && tp == 1)) continue;
     struct plan_stage x = { 0 };
-    rc = role_open (r, &p->c, &p->m, &p->shape, stage_rank (&p->shape, stage, i & 1 ? shards - 1 : 0, i & 2 ? tp - 1 : 0), p->node_of, memory, e);
+    rc = role_open (r, &p->c, &p->m, &p->shape, stage_rank (&p->shape, stage, i & 1 ? shards - 1 : 0, i & 2 ? tp - 1 : 0), p->node_of, 0, e);
     if (!rc) tell_memory (&x, r);
     if (!rc && (!i || x.device > o->device)) {
       x.lines = o->lines;
@@ -149,25 +167,17 @@ static int stage_memory (struct plan *p, int stage, int64_t memory, struct err *
   return rc;
 }
 
-int plan_fits (const struct conf *c, const struct machine *m, int gpus, int64_t *device, struct err *e)
+/* Of all stages; quick: of the ends alone. Those between hold no more than one of them: the first has the most micro-batches and layers, the last the head. */
+static int all_memory (struct plan *p, bool quick, struct err *e)
 {
-  struct plan *p = xalloc (sizeof *p, "plan");
-  p->c = *c;
-  p->m = *m;
-  p->gpus = gpus;
-  int rc = step_resolve (&p->c, gpus, &p->shape, e);
-  p->node_of = xalloc ((size_t) gpus * sizeof (int), "plan");
-  p->stages = rc ? 0 : p->shape.dim[AXIS_PP];
-  p->stage = xalloc ((size_t) MAX (p->stages, 1) * sizeof *p->stage, "plan");
-  *device = 0;
-  /* Stages between the first and the last hold less than one of them, or as much: the first has the most micro-batches and layers, the last the head. */
-  for (int i = 0; i < p->stages && !rc; i += MAX (1, p->stages - 1)) {
-    rc = stage_memory (p, i, 0, e);
-    *device = MAX (*device, p->stage[i].device);
+  int by = quick ? MAX (1, p->stages - 1) : 1;
+  for (int i = 0; i < p->stages; i += by) {
+    if (stage_memory (p, i, quick ? 1 : 4, e)) return -1;
+    if (p->stage[i].device > p->stage[p->worst].device) p->worst = i;
   }
-  plan_free (p);
-  xfree (p);
-  return rc ? -1 : *device + (int64_t) m->outside <= (int64_t) m->memory;
+  p->over = p->stage[p->worst].device + p->outside - p->capacity;
+  p->fits = p->over <= 0;
+  return 0;
 }
 
 /* ---- times ---- */
@@ -351,12 +361,9 @@ int plan_make (struct plan *p, const struct conf *c, const struct machine *m, in
   p->mbs = p->c.train.global_batch / (p->c.train.micro_batch * p->shape.dim[AXIS_DP_SHARD] * p->shape.dim[AXIS_DP_REPLICATE]);
   p->outside = (int64_t) m->outside;
   p->capacity = (int64_t) m->memory;
-  for (int i = 0; i < p->stages; i++) {
-    if (stage_memory (p, i, 0, e)) return -1;
-    if (p->stage[i].device > p->stage[p->worst].device) p->worst = i;
-  }
-  p->over = p->stage[p->worst].device + p->outside - p->capacity;
-  p->fits = p->over <= 0;
+  bool quick = w && w->quick;
+  if (all_memory (p, quick, e)) return -1;
+  if (quick && !p->fits) return 0;
   if (make_times (p, w ? w : &plain, e)) return -1;
   double tokens = (double) p->c.train.global_batch * (double) p->c.train.seq_len;
   p->tokens_s = tokens / p->step;

@@ -39,6 +39,7 @@ struct plan_stage {
   int64_t owned;                         /* elements whose state this rank has: P / shards */
   int64_t mem[SPACE_N][MEM_N];           /* arenas, to the byte */
   int64_t device;                        /* sum of mem[SPACE_DEVICE] */
+  char keep[200];                        /* what its layers keep of a micro-batch: "1-20 everything, 21-40 norms, qkv" */
   int lines; struct plan_line line[64];
   struct plan_group group[GROUP_N];
   double compute, exposed, bubble;       /* seconds of the step on the compute queue: busy; waiting for bytes on a link; waiting for another stage */
@@ -97,11 +98,14 @@ struct plan {
 
 struct plan_want {
   bool trace;                            /* also spans of collectives */
-  bool quick;                            /* times from few micro-batches, and the bytes are those of so short a step: for a search */
+  bool quick;                            /* times from few micro-batches, and the bytes are those of so short a step: for a search. Without times
+                                            where it does not fit */
 };
 
-/* Does C, resolved as for GPUS GPUs, fit? 1 or 0, with the most device memory of a stage in *device; -1 with the sentence where it is impossible. */
-int plan_fits (const struct conf *c, const struct machine *m, int gpus, int64_t *device, struct err *e);
+/* Ways to recompute, in the order in which a search takes the first that fits. */
+enum { PLAN_MODES = 4 };
+extern const int plan_modes[PLAN_MODES];
+
 /* "dp 8, FULL_SHARD, micro_batch 2, recompute selective": what is not as usual. */
 void plan_words (const struct conf *c, char *out, size_t size);
 

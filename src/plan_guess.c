@@ -5,7 +5,11 @@
 #include <math.h>
 #include <string.h>
 
-void guess_open (struct guesses *g, const struct conf *c, const struct machine *m, int gpus) { *g = (struct guesses) { .m = m, .c = c, .gpus = gpus }; }
+void guess_open (struct guesses *g, const struct conf *c, const struct machine *m, int gpus) 
+{
+  *g = (struct guesses) { .m = *m, .c = c, .gpus = gpus };
+  g->m.memory = 1e18;   /* a guess asks for time alone */
+}
 void guess_close (struct guesses *g) { xfree (g->known); }
 
 /* Until the last backward of one micro-batch of a model with LAYERS layers on tp ranks alone. */
@@ -17,6 +21,7 @@ static double alone (const struct guesses *g, const struct conf *like, int64_t l
   struct err e = { 0 };
   *c = *like;
   c->arch.layers = layers;
+  if (c->recompute.mode == RECOMPUTE_AUTO) c->recompute.mode = RECOMPUTE_NONE;
   c->pipeline.split[0] = 0;
   c->pipeline.schedule = SCHED_1F1B;
   c->pipeline.chunks = 1;
@@ -25,7 +30,7 @@ static double alone (const struct guesses *g, const struct conf *like, int64_t l
   c->mesh.tp_across_nodes = true;
   c->sharding.strategy = NO_SHARD;
   c->train.global_batch = c->train.micro_batch;
-  double t = plan_make (p, c, g->m, (int) c->mesh.tp, &want, &e) ? INFINITY : p->begin_drain;
+  double t = plan_make (p, c, &g->m, (int) c->mesh.tp, &want, &e) ? INFINITY : p->begin_drain;
   plan_free (p);
   xfree (p);
   xfree (c);
@@ -55,7 +60,7 @@ static double traffic (const struct guesses *g, const struct mesh *m, enum group
   bool tree;
   if (w.n == 1) return 0;
   double sent = bytes * (w.n - 1) / w.n * (op == OP_ALL_REDUCE ? 2 : 1);
-  return count * (g->m->comm_launch + machine_collective (g->m, w.n, w.most, w.nodes, w.sharers, sent, op == OP_ALL_REDUCE ? 2 : 1, &tree));
+  return count * (g->m.comm_launch + machine_collective (&g->m, w.n, w.most, w.nodes, w.sharers, sent, op == OP_ALL_REDUCE ? 2 : 1, &tree));
 }
 
 double guess_step (struct guesses *g, const struct conf *like)
@@ -69,7 +74,7 @@ double guess_step (struct guesses *g, const struct conf *like)
   double mbs = bad ? 0 : (double) (c->train.global_batch / (c->train.micro_batch * c->mesh.dp_shard * c->mesh.dp_replicate)), pp = (double) c->mesh.pp;
   if (bad || mbs < 1) return xfree (c), INFINITY;
   int *node_of = xalloc ((size_t) g->gpus * sizeof (int), "guess");
-  mesh_virtual (&m, &shape, 0, g->m->gpus, node_of);
+  mesh_virtual (&m, &shape, 0, g->m.gpus, node_of);
   const struct guess_layer *l = layer_of (g, c);
   double layers = ceil ((double) c->arch.layers / pp), units = layers + 1, p = (double) arch_params (&c->arch) / pp / (double) c->mesh.tp, w = (double) dtype_size (c->train.dtype);
   double gather = traffic (g, &m, GROUP_SHARD, OP_ALL_GATHER, units, p / units * w);
@@ -88,9 +93,9 @@ double guess_step (struct guesses *g, const struct conf *like)
   double chunks = c->pipeline.schedule == SCHED_INTERLEAVED ? (double) c->pipeline.chunks : 1, bubble = (pp - 1) / chunks * (c->pipeline.schedule == SCHED_ZBH1 ? 0.4 : 1);
   double s = (double) (c->train.micro_batch * c->train.seq_len * c->arch.dim / c->mesh.tp) * w;
   struct sim_where link = pp > 1 ? sim_place (&m, GROUP_F_OUT) : (struct sim_where) { .nodes = 1 };
-  double hop = pp > 1 ? g->m->comm_launch + machine_send (g->m, link.nodes > 1, link.sharers, s) : 0;
+  double hop = pp > 1 ? g->m.comm_launch + machine_send (&g->m, link.nodes > 1, link.sharers, s) : 0;
   double t = mbs * MAX (one, each) + bubble * one + MAX (0, once - 0.6 * one) + 2 * (pp - 1) * chunks * hop + 0.1 * each;
-  t += machine_stream (g->m, p / (shape.no_shard ? 1 : (double) c->mesh.dp_shard) * 30);   /* norm and optimizer */
+  t += machine_stream (&g->m, p / (shape.no_shard ? 1 : (double) c->mesh.dp_shard) * 30);   /* norm and optimizer */
   xfree (node_of);
   xfree (c);
   return t;

@@ -5,7 +5,7 @@
 #include "plan.h"
 
 struct guess_layer { int64_t tp, micro_batch; int mode; double layer, ends; };   /* seconds of a micro-batch: one layer, embedding and head; forward and backward */
-struct guesses { const struct machine *m; const struct conf *c; int gpus; struct guess_layer *known; int n; };
+struct guesses { struct machine m; const struct conf *c; int gpus; struct guess_layer *known; int n; };
 
 void guess_open (struct guesses *g, const struct conf *c, const struct machine *m, int gpus);
 void guess_close (struct guesses *g);

@@ -27,6 +27,7 @@ int plan_choose (struct plan_choice *o, const struct conf *c, const struct machi
   struct plan *p = xalloc (sizeof *p, "choice");
   int rc = plan_make (p, c, m, gpus, &(struct plan_want) { .quick = quick }, e);
   if (!rc) {
+    if (quick && !p->fits) p->step = 1e30;
     *o = (struct plan_choice) { .c = p->c, .gpus = gpus, .tokens_s = p->tokens_s, .step = p->step, .mfu = p->mfu, .exposed = p->exposed, .bubble = p->bubble,
       .device = p->stage[p->worst].device, .fits = p->fits };
     o->c.mesh.tp_across_nodes = mesh_tp_crosses (&p->shape, p->node_of);
@@ -44,7 +45,7 @@ int plan_choose (struct plan_choice *o, const struct conf *c, const struct machi
 static bool holds (struct conf *c, const struct machine *m, int gpus)
 {
   struct err e;
-  int64_t device;
+  struct plan_choice x;
   for (int tp = 1; tp <= MIN (gpus, m->gpus); tp *= 2)
     for (int pp = 1; gpus % tp == 0 && pp <= gpus / tp && pp <= c->arch.layers; pp++) {
       e = (struct err) { 0 };
@@ -53,7 +54,7 @@ static bool holds (struct conf *c, const struct machine *m, int gpus)
       c->mesh.pp = pp;
       c->mesh.dp_shard = gpus / tp / pp;
       c->train.global_batch = c->mesh.dp_shard * pp;
-      if (guess_state (c, gpus) + m->outside < m->memory && plan_fits (c, m, gpus, &device, &e) > 0) return true;
+      if (guess_state (c, gpus) + m->outside < m->memory && !plan_choose (&x, c, m, gpus, true, &e) && x.fits) return true;
     }
   return false;
 }
@@ -89,12 +90,12 @@ static bool change (struct conf *c, int what)
 {
   switch (what) {
   case 0:
-    if (c->recompute.mode >= RECOMPUTE_SELECTIVE) return false;
+    if (c->recompute.mode != RECOMPUTE_NONE) return false;
     c->recompute.mode = RECOMPUTE_SELECTIVE;
     return true;
   case 1:
-    if (c->recompute.mode == RECOMPUTE_FULL || c->pipeline.schedule == SCHED_ZBH1) return false;
-    c->recompute.mode = RECOMPUTE_FULL;
+    if (c->recompute.mode == RECOMPUTE_AUTO) return false;
+    c->recompute.mode = RECOMPUTE_AUTO;
     return true;
   case 2: case 3:
     if (c->train.micro_batch % (what == 2 ? 2 : 4)) return false;
@@ -137,10 +138,9 @@ enum { CHANGES = 13 };
 
 static void add (struct plan *p, const struct conf *c)
 {
-  int64_t device;
   struct err e = { 0 };
   struct plan_choice x;
-  if (plan_fits (c, &p->m, p->gpus, &device, &e) <= 0 || plan_choose (&x, c, &p->m, p->gpus, true, &e) || !x.fits) return;
+  if (plan_choose (&x, c, &p->m, p->gpus, true, &e) || !x.fits) return;
   for (int i = 0; i < p->choices; i++)
     if (!strcmp (p->choice[i].text, x.text)) return;
   p->choice = xrealloc (p->choice, (size_t) (p->choices + 1) * sizeof x, "help");
@@ -208,7 +208,7 @@ static void best_of (struct plan *p, const struct conf *base, const struct drawn
   struct plan_choice best = { 0 };
   bool any = false;
   for (int64_t b = 1; b <= 8; b *= 2)
-    for (int mode = RECOMPUTE_NONE; mode <= RECOMPUTE_FULL; mode++) {
+    for (int mode = 0; mode < PLAN_MODES; mode++) {
       struct plan_choice o;
       struct err e = { 0 };
       *c = *base;
@@ -222,7 +222,7 @@ static void best_of (struct plan *p, const struct conf *base, const struct drawn
       c->pipeline.schedule = SCHED_1F1B;
       c->pipeline.chunks = 1;
       c->train.micro_batch = b;
-      c->recompute.mode = mode;
+      c->recompute.mode = plan_modes[mode];
       if (plan_choose (&o, c, &p->m, p->gpus, true, &e)) continue;
       if (!any || (o.fits && !best.fits) || (o.fits && o.tokens_s > best.tokens_s) || (!o.fits && !best.fits && o.device < best.device)) best = o;
       any = true;

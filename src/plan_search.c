@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TIMED = 160, OF_A_MESH = 6, EXACT = 6 };
+enum { TIMED = 400, OF_A_MESH = 6, EXACT = 6 };
 static const double MARGIN = 1.3;   /* a guess is that much worse than it should be at most */
 
 void plan_words (const struct conf *c, char *out, size_t size)
@@ -175,18 +175,20 @@ static bool same_mesh (const struct candidate *a, const struct candidate *b)
   return a->rep == b->rep && a->shard == b->shard && a->pp == b->pp && a->tp == b->tp && a->order == b->order;
 }
 
-/* The least recomputation from X's on that fits, in X. */
-static bool least_mode (const struct want *w, struct candidate *x, struct conf *c, int64_t *refused)
+const int plan_modes[PLAN_MODES] = { RECOMPUTE_NONE, RECOMPUTE_AUTO, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
+
+/* The first recomputation of plan_modes that fits. 1, 0: none does, -1: impossible. */
+static int least_mode (const struct want *w, struct candidate *x, struct conf *c, struct plan_choice *o)
 {
-  for (;; x->mode++) {
-    int64_t device;
+  int rc = -1;
+  for (int i = 0; i < PLAN_MODES; i++) {
     struct err e = { 0 };
+    if (free_to (w, "recompute.mode")) x->mode = (int8_t) plan_modes[i];
     become (c, w->c, x);
-    int fits = plan_fits (c, w->m, w->gpus, &device, &e);
-    *refused += fits < 0;
-    if (fits > 0) return true;
-    if (fits < 0 || x->mode == RECOMPUTE_FULL || !free_to (w, "recompute.mode")) return false;
+    if (!plan_choose (o, c, w->m, w->gpus, true, &e)) rc = o->fits;
+    if (rc > 0 || !free_to (w, "recompute.mode")) break;
   }
+  return rc;
 }
 
 /* Into the plan's list, the best first; the list grows as wanted. */
@@ -198,19 +200,14 @@ static void try_all (struct want *w, struct plan *p, struct plan_choice **got, i
   qsort (w->list.at, (size_t) w->list.n, sizeof *w->list.at, by_guess);
   for (int i = 0; i < w->list.n && *n < TIMED; i++) {
     struct candidate *x = &w->list.at[i];
-    struct err e = { 0 };
     int alike = 0;
     if (x->guess > MARGIN * best) break;
     for (int k = 0; k < *n; k++) alike += same_mesh (&timed[k], x);
     if (alike >= OF_A_MESH) continue;
-    if (!least_mode (w, x, c, &p->refused)) {
-      p->too_big++;
-      continue;
-    }
-    if (plan_choose (&(*got)[*n], c, w->m, w->gpus, true, &e)) {
-      p->refused++;
-      continue;
-    }
+    int fits = least_mode (w, x, c, &(*got)[*n]);
+    p->too_big += fits == 0;
+    p->refused += fits < 0;
+    if (fits <= 0) continue;
     best = MIN (best, (*got)[*n].step);
     timed[(*n)++] = *x;
   }
@@ -234,6 +231,7 @@ int plan_search (struct plan *p, const struct conf *c, const struct machine *m, 
   for (int i = 0; i < MIN (n, EXACT); i++) {
     struct conf same = got[i].c;
     if (plan_choose (&got[i], &same, m, gpus, false, e)) die ("%s", e->msg);
+    if (!got[i].fits) got[i].tokens_s = 0;   /* the quick look saw one rank of a stage */
   }
   qsort (got, (size_t) MIN (n, EXACT), sizeof *got, by_rate);
   xfree (w.list.at);
