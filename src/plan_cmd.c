@@ -42,10 +42,35 @@ static int own_options (struct ask *a, int *argc, char **argv, struct err *e)
   return 0;
 }
 
-static void help (FILE *f)
-{
-  fprintf (f, "usage: pretrain plan [RUN.yaml] --gpus N --machine NAME [--search] [--option value ...]\n");
-}
+/* One screen that teaches the two ledgers. */
+static const char help_text[] =
+  "usage: pretrain plan [RUN.yaml] --gpus N --machine NAME [--search] [--option value ...]\n"
+  "\n"
+  "What a run will cost, before it runs; one process, no GPU. The trainer's own code runs on a device that computes nothing:\n"
+  "memory and bytes are exactly those that the run will have, times are predicted.\n"
+  "  --gpus N         GPUs in all\n"
+  "  --machine NAME   what they can do and what is between them, as a100-80g-ib200 (share/machines), or a path to such a file\n"
+  "  --search         the best of all meshes; what you say (--mesh.tp 8, --sharding.strategy ...) stays. The default where no\n"
+  "                   RUN.yaml and nothing of mesh and sharding is given\n"
+  "All options of a run are understood (pretrain --help). A batch left out is 16 k tokens a GPU, 16 M at most.\n"
+  "\n"
+  "The memory ledger. A parameter costs 2 bytes of bf16 weight, 4 of master, 4 + 4 of moments and 2 of gradient: 16, or 18 with\n"
+  "fp32 gradients. 7B is 112 GB, 13B 208 GB, 70B 1.12 TB: divide by the ranks that share it, dp_shard x pp x tp, and it must be\n"
+  "well below a GPU's memory, because what comes on top is not small: the layers gathered just now, whole gradients before they\n"
+  "are reduced, activations (recompute.mode makes them again), logits, and what the driver and NCCL take (outside).\n"
+  "\n"
+  "The communication ledger, bytes that a GPU sends in a step. P parameters of its stage and tp slice, N ranks of dp_shard, A\n"
+  "micro-batches, w and g bytes of a weight and of a gradient on the wire (2 and 4), S = sequences x tokens x dim x w, t ranks of tp:\n"
+  "  NO_SHARD        2 P g (N - 1) / N        once            tp   10 S (t - 1) / t a layer and micro-batch\n"
+  "  SHARD_OPT       P (g + w) (N - 1) / N    once            pp   S / t each way a boundary and micro-batch\n"
+  "  SHARD_GRAD_OP   P (A g + w) (N - 1) / N\n"
+  "  FULL_SHARD      A P (2 w + g) (N - 1) / N, less what stays gathered where the backward begins\n"
+  "  HYBRID_SHARD    FULL_SHARD inside, and 2 (P / N) g (R - 1) / R over R replicas once\n"
+  "The rule of thumb 2 M (N - 1) / N is SHARD_OPT in bf16. It does not grow with N: what grows is latency, and communication's share\n"
+  "of a batch that stays. Bytes over bandwidth is the time at a link; NVLink, a card a GPU and a card a node are an order apart each.\n"
+  "Exposed is what computation waits for: above 30 % of the step, change the mesh. tp cannot hide and belongs on NVLink; gathers\n"
+  "hide behind layers that compute longer; pp sends least, and idles (pp - 1) / (A + pp - 1) of the time.\n"
+  "Read the page downwards: does it fit, which line of the ledger waits on which link, what would another mesh do.\n";
 
 /* What a plan takes where the user says nothing: the model's sequences, and a batch of the usual size: 16 k tokens a GPU, 16 M at most. */
 static void fill_in (struct conf *c, int gpus)
@@ -55,6 +80,15 @@ static void fill_in (struct conf *c, int gpus)
   int64_t tokens = MIN ((int64_t) gpus << 14, 1 << 24), batch = 1;
   while (2 * batch * c->train.seq_len <= tokens) batch *= 2;
   c->train.global_batch = batch;
+}
+
+/* Nothing is said of how to cut. */
+static bool open_question (const struct conf *c)
+{
+  static const char *const cut[] = { "mesh.dp_replicate", "mesh.dp_shard", "mesh.pp", "mesh.tp", "sharding.strategy", "sharding.reshard", "train.micro_batch", "recompute.mode" };
+  for (int i = 0; i < LEN (cut); i++)
+    if (conf_given (c, cut[i])) return false;
+  return true;
 }
 
 static int plan (int argc, char **argv, struct err *e)
@@ -72,6 +106,7 @@ static int plan (int argc, char **argv, struct err *e)
   rc = rc || machine_load (m, a.machine, e) || conf_load (c, yaml, argc, argv, e);
   if (!rc) {
     fill_in (c, a.gpus);
+    a.search |= !yaml && open_question (c);
     rc = a.search ? plan_search (p, c, m, a.gpus, e) : plan_make (p, c, m, a.gpus, NULL, e);
   }
   if (!rc && !p->fits) plan_help (p);
@@ -79,6 +114,10 @@ static int plan (int argc, char **argv, struct err *e)
   if (!rc) {
     plan_explain (p);
     plan_print (p, stdout);
+    if (!p->fits) {
+      char t[24];
+      rc = user_err (e, "plan: does not fit, %s too many on a GPU", plan_gb ((double) p->over, t));
+    }
   }
   plan_free (p);
   xfree (p);
@@ -90,7 +129,7 @@ static int plan (int argc, char **argv, struct err *e)
 int plan_main (int argc, char **argv)
 {
   struct err e = { 0 };
-  if (argc > 1 && (!strcmp (argv[1], "--help") || !strcmp (argv[1], "-h"))) return help (stdout), EXIT_DONE;
+  if (argc > 1 && (!strcmp (argv[1], "--help") || !strcmp (argv[1], "-h"))) return fputs (help_text, stdout), EXIT_DONE;
   if (!plan (argc - 1, argv + 1, &e)) return EXIT_DONE;
   say (SAY_ERROR, "%s", e.msg);
   return e.code ? e.code : EXIT_USER;

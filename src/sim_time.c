@@ -26,33 +26,28 @@ struct play {
     bool waits;                      /* has said that it is ready, waits for the others */
     double comm_until;               /* collectives issued so far have ended */
     int32_t mark;
+    int open;                        /* the last span of computation, -1 */
   } *at;
   struct meets *link;                /* [pp][2]: from stage s forward, backward */
   struct meets tied, world;
 };
 
-static void span (struct play *p, struct sim_stage *s, const struct sim_span *x)
+static void span (struct sim_stage *s, const struct sim_span *x)
 {
-  (void) p;
-  struct sim_span *last = s->spans ? &s->span[s->spans - 1] : NULL;
-  if (!x->lane && last && !last->lane && last->mark == x->mark) {   /* one stretch for a mark */
-    last->end = x->end;
-    return;
-  }
   if (s->spans == s->room) s->span = xrealloc (s->span, (size_t) (s->room = 2 * s->room + 256) * sizeof *s->span, "spans");
   s->span[s->spans++] = *x;
 }
 
-/* The computation of a mark may be cut by collectives' spans in the list: look back for it. */
-static void compute_span (struct play *p, struct sim_stage *s, int32_t mark, double begin, double end)
+/* Computation under one mark is one stretch for as long as it goes on; spans of collectives may lie between in the list. */
+static void compute_span (struct sim_stage *s, struct stage_at *a, double begin, double end)
 {
-  for (int i = s->spans - 1; i >= 0 && i >= s->spans - 4096; i--)
-    if (!s->span[i].lane) {
-      if (s->span[i].mark != mark) break;
-      s->span[i].end = end;
-      return;
-    }
-  span (p, s, &(struct sim_span) { 0, mark, 0, begin, end });
+  struct sim_span *last = a->open >= 0 ? &s->span[a->open] : NULL;
+  if (last && last->mark == a->mark && last->end == begin) {
+    last->end = end;
+    return;
+  }
+  a->open = s->spans;
+  span (s, &(struct sim_span) { 0, a->mark, 0, begin, end });
 }
 
 static struct meets *meeting (struct play *p, int stage, enum group_kind k)
@@ -104,7 +99,7 @@ static bool collective (struct play *p, int stage, const struct sim_item *i)
   *last = (struct point) { begin + i->seconds, begin, i->group, i->op };
   a->comm_until = MAX (a->comm_until, last->t);
   s->cost[i->group][i->op - OP_COLL_FIRST].busy += i->seconds;
-  if (p->comm_spans) span (p, s, &(struct sim_span) { (int16_t) (1 + i->group), a->mark, i->op, begin, last->t });
+  if (p->comm_spans) span (s, &(struct sim_span) { (int16_t) (1 + i->group), a->mark, i->op, begin, last->t });
   return true;
 }
 
@@ -132,7 +127,7 @@ static void operate (struct play *p, int stage, const struct sim_item *i)
   *last = (struct point) { begin + seconds, begin, i->queue ? last->group : -1, i->queue ? last->op : 0 };
   if (i->queue) return;
   s->compute += seconds;
-  compute_span (p, s, a->mark, begin, last->t);
+  compute_span (s, a, begin, last->t);
 }
 
 /* False: STAGE waits for another. */
@@ -162,7 +157,7 @@ static void play_open (struct play *p)
   for (int i = 0; i < p->pp; i++) {
     struct stage_at *a = &p->at[i];
     a->event = xalloc ((size_t) MAX (p->s[i].events, 1) * sizeof *a->event, "time-line");
-    a->mark = -1;
+    a->mark = a->open = -1;
     for (int e = 0; e < p->s[i].events; e++) a->event[e].group = -1;
     for (int q = 0; q < LEN (a->q); q++) a->q[q].last.group = -1;
   }
