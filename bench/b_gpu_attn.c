@@ -115,7 +115,7 @@ static void measure (struct rig *r, struct shape s)
 
 int main (int argc, char **argv)
 {
-  static const struct shape shapes[] = { { 4, 32, 32, 4096, 128 }, { 2, 32, 8, 8192, 128 }, { 4, 32, 8, 4096, 64 },
+  static const struct shape shapes[] = { { 4, 32, 32, 4096, 128 }, { 2, 32, 8, 8192, 128 }, { 8, 32, 8, 4096, 64 }, { 4, 32, 8, 4096, 128 }, { 3, 32, 32, 4096, 128 },
       { 32, 12, 12, 1024, 64 } };
   struct rig r;
   wait_before_mpi ();

@@ -30,6 +30,7 @@ struct cuda {                 /* dev->impl */
   cublasLtHandle_t lt;
   struct group *groups[64];   /* open ones, for their errors */
   int n_groups;
+  struct times *times;        /* debug.op_times */
 };
 
 /* The world failed: a sentence with the library's own words, and the job ends. */
@@ -43,10 +44,14 @@ op_fn cuda_gemm, cuda_gemm_fp8, cuda_gemm_grouped, cuda_attn, cuda_attn_bwd, cud
 void gemm_close (void);
 void gemm_fp8_close (void);
 
+void times_open (struct cuda *c);
+void times_close (struct cuda *c);       /* prints them */
+void times_begin (struct times *t, struct queue *q, const struct op *o);
+void times_end (struct times *t, struct queue *q);
+
 struct group *cuda_group_open (struct dev *d, const struct group_spec *s);
 void cuda_group_close (struct dev *d, struct group *g);
 void nccl_check (struct cuda *c);     /* asynchronous errors of all groups end the job */
-int64_t cuda_attn_work (const struct op_attn *f);
 
 #ifdef HAVE_CUDNN
 /* cuDNN's fused attention; false where it does not offer this shape (then ours is used). */

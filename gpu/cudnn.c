@@ -56,7 +56,9 @@ static bool library (void)
     return false;
   }
   lib.version = version ();
-  lib.here = lib.version >= 90000 && lib.create (&lib.handle) == CUDNN_STATUS_SUCCESS;
+  cudnnStatus_t r = lib.version >= 90000 ? lib.create (&lib.handle) : CUDNN_STATUS_NOT_SUPPORTED;
+  lib.here = r == CUDNN_STATUS_SUCCESS;
+  if (!lib.here) H->say (SAY_INFO, "cuDNN %zu cannot be used (status %d, 9.0 or newer is needed): attention by our own kernels", lib.version, (int) r);
   return lib.here;
 }
 
@@ -354,7 +356,7 @@ static struct plan *plan_make (const struct shape *key, const struct op_attn_bwd
   *p = (struct plan) { .key = *key, .next = plans };
   if (key->backward && !key->whole_ds) p->dq_bytes = (key->b * key->h * key->sq * key->d * 4 + 255) / 256 * 256;
   try_graph (p, w);
-  H->say (SAY_DEBUG, "cuDNN %zu: %s of %lld x %lld/%lld x %lld x %lld %s, %.1f MiB of workspace", lib.version,
+  H->say (p->plan ? SAY_DEBUG : SAY_INFO, "cuDNN %zu: %s of %lld x %lld/%lld x %lld x %lld %s, %.1f MiB of workspace", lib.version,
           key->backward ? "backward" : "forward", (long long) key->b, (long long) key->h, (long long) key->hk,
           (long long) key->sq, (long long) key->d, p->plan ? "offered" : "not offered", p->bytes / 0x1p20);
   return plans = p;

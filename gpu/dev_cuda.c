@@ -40,6 +40,7 @@ static int cuda_open (struct dev *d, const struct dev_conf *c, struct err *e)
   x->gpu = gpu;
   LT (cublasLtCreate (&x->lt));
   d->impl = x;
+  if (c->op_times) times_open (x);
   char pci[20] = "?";
   cudaDeviceGetPCIBusId (pci, sizeof pci, gpu);
   snprintf (d->id, sizeof d->id, "%s", pci);
@@ -48,6 +49,7 @@ static int cuda_open (struct dev *d, const struct dev_conf *c, struct err *e)
 
 static void cuda_close (struct dev *d)
 {
+  if (of (d)->times) times_close (of (d));
   gemm_close ();
   gemm_fp8_close ();
   cublasLtDestroy (of (d)->lt);
@@ -273,6 +275,7 @@ LAUNCH (embed, embed)
 LAUNCH (embed_bwd, embed_bwd)
 LAUNCH (xent_max, xent)
 LAUNCH (xent_sum, xent)
+LAUNCH (xent_stats, xent)
 LAUNCH_WORK (xent_grad, xent)
 LAUNCH_WORK (sumsq, sumsq)
 LAUNCH_WORK (amax, amax)
@@ -284,18 +287,21 @@ static op_fn *const action[OP_N] = {
   [OP_COPY] = op_copy, [OP_ZERO] = op_zero, [OP_AXPBY] = op_axpby, [OP_INIT] = op_init, [OP_GEMM] = cuda_gemm, [OP_GEMM_GROUPED] = cuda_gemm_grouped,
   [OP_NORM] = op_norm, [OP_NORM_BWD] = op_norm_bwd, [OP_ROPE] = op_rope, [OP_ATTN] = cuda_attn, [OP_ATTN_BWD] = cuda_attn_bwd, [OP_SWIGLU] = op_swiglu,
   [OP_SWIGLU_BWD] = op_swiglu_bwd, [OP_COLSUM] = op_colsum, [OP_EMBED] = op_embed, [OP_EMBED_BWD] = op_embed_bwd, [OP_XENT_MAX] = op_xent_max,
-  [OP_XENT_SUM] = op_xent_sum, [OP_XENT_GRAD] = op_xent_grad, [OP_SUMSQ] = op_sumsq, [OP_AMAX] = op_amax, [OP_STEP_VARS] = op_step_vars, [OP_ADAMW] = op_adamw,
+  [OP_XENT_SUM] = op_xent_sum, [OP_XENT_STATS] = op_xent_stats, [OP_XENT_GRAD] = op_xent_grad, [OP_SUMSQ] = op_sumsq, [OP_AMAX] = op_amax, [OP_STEP_VARS] = op_step_vars, [OP_ADAMW] = op_adamw,
   [OP_QUANT] = op_quant, [OP_GEMM_FP8] = cuda_gemm_fp8,
   [OP_ALL_GATHER ... OP_N - 1] = cuda_coll,
 };
 
 static void issue (struct dev *d, struct queue *q, const struct op *o)
 {
+  struct times *t = capturing ? NULL : of (d)->times;
   if (capturing) remember (o);
+  if (t) times_begin (t, q, o);
   action[o->kind] (d, q, o);
+  if (t) times_end (t, q);
 }
 
-static const struct dev_limits limits = { LIMITS_CUDA, .attn_work = cuda_attn_work };
+static const struct dev_limits limits = { LIMITS_CUDA };
 
 static const struct dev_ops ops = {
   .name = "cuda", .limits = &limits, .open = cuda_open, .close = cuda_close, .memory = memory, .used = used, .reserve = cuda_reserve, .release = cuda_release,

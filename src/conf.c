@@ -31,6 +31,11 @@ const char *setting_where (const struct settings *s, const struct setting *t, ch
   return out;
 }
 
+bool conf_deterministic (const struct conf *c)
+{
+  return c->run.deterministic == AUTO ? c->arch.head_dim >= 96 : c->run.deterministic == YES;
+}
+
 void conf_default (struct conf *c)
 {
   char want[256];

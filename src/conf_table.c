@@ -62,6 +62,7 @@ const struct row conf_row[] = {
             "attention and positions stop at document ends"),
 
   STR_ROW ("run.dir", run.dir, "runs/default", "", "save", "folder of the run: checkpoints, metrics, configuration"),
+  BOOL_ROW ("run.save", run.save, "true", "", "checkpoints; false: none at all, for a run that only measures"),
   COUNT_ROW ("run.save_every", run.save_every, "100", "steps", ">=0", "save_interval", "checkpoint interval; 0: only at the end"),
   INT_ROW ("run.keep", run.keep, "2", "", ">=0", "", "newest checkpoints kept; 0: all"),
   { "run.device", T_STR, AT (run.device), "auto", "", "", "auto|cpu|cuda|sim", "", "what computes" },
@@ -162,6 +163,8 @@ const struct row conf_row[] = {
   COUNT_ROW ("debug.comm_chunk", debug.comm_chunk, "0", "elements", ">=0", "", "collectives are cut below so many; 0: 2^30"),
   BOOL_ROW ("debug.sync_send", debug.sync_send, "false", "", "point-to-point by synchronous sends"),
   BOOL_ROW ("debug.shared_gpu", debug.shared_gpu, "false", "", "several ranks may use one GPU"),
+  BOOL_ROW ("debug.verbose", debug.verbose, "false", "", "tell more, such as which attention is taken"),
+  BOOL_ROW ("debug.op_times", debug.op_times, "false", "", "say at the end what each operation took on the GPU"),
   INT_ROW ("debug.nan_rank", debug.nan_rank, "-1", "", ">=-1", "", "put a NaN into this rank's gradient; -1: never"),
   INT_ROW ("debug.nan_step", debug.nan_step, "-1", "", ">=-1", "", "at this step"),
 };

@@ -64,6 +64,22 @@ void cpu_xent_sum (const struct op *op)
   cpu_for (o.n, 5 + (double) o.cols * 0.6, sum_part, &o);
 }
 
+/* A row's maximum, then its sum while it is near. */
+static void stats_part (const void *arg, int64_t lo, int64_t hi)
+{
+  for (int64_t r = lo; r < hi; r++) {
+    max_part (arg, r, r + 1);
+    sum_part (arg, r, r + 1);
+  }
+}
+
+void cpu_xent_stats (const struct op *op)
+{
+  struct op_xent o;
+  xent_at (&o, op);
+  cpu_for (o.n, 5 + (double) o.cols * 0.9, stats_part, &o);
+}
+
 INLINE void row_grad (const struct op_xent *o, int64_t r, enum dtype t)
 {
   void *x = at_elem (o->logits, r * o->ld, t);

@@ -79,14 +79,14 @@ struct dev_limits {
   int64_t outside;              /* bytes that the device takes beside the arenas (context, code, libraries): what planning leaves free */
   /* Rough speeds of one device, FLOP/s by type and bytes/s (link: to the ranks of a node), by which recompute.mode auto weighs one choice against another. */
   struct { double gemm[DT_N], attn[DT_N], copy, link; } rate;
-  /* workspace of attention's backward beyond delta, bytes (part of queue_work) */
-  int64_t (*attn_work) (const struct op_attn *f);
+  /* bytes of workspace that attention's backward of this shape is fastest with, at most ROOM; a compute queue gets them where they are more than queue_work */
+  int64_t (*attn_work) (const struct op_attn *f, bool deterministic, int64_t room);
 };
 
 struct dev_conf {               /* how to open */
   int local_rank, local_size;   /* rank on the node, ranks on the node */
   int threads;                  /* compute threads of this rank; 0 = choose: OMP_NUM_THREADS or cores / ranks of the node, at least 1. An open cpu device has its number here */
-  double comm_delay_ms; int64_t comm_chunk; bool sync_send, shared_gpu, deterministic;
+  double comm_delay_ms; int64_t comm_chunk; bool sync_send, shared_gpu, deterministic, op_times;
 };
 
 struct dev_ops {

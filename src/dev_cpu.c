@@ -61,13 +61,7 @@ static int64_t cpu_used (struct dev *d)
   return resident * sysconf (_SC_PAGESIZE);
 }
 
-static int64_t attn_work (const struct op_attn *f)
-{
-  (void) f;
-  return 0;
-}
-
-static const struct dev_limits limits = { LIMITS_CPU, .attn_work = attn_work };
+static const struct dev_limits limits = { LIMITS_CPU };
 
 const struct dev_ops dev_cpu = {
   .name = "cpu", .limits = &limits, .open = cpu_open, .close = cpu_close, .memory = cpu_memory, .used = cpu_used, .reserve = cpu_reserve, .release = cpu_release,

@@ -284,13 +284,7 @@ static void sim_graph_free (struct dev *d, struct graph *g)
 
 /* ---- open and close ---- */
 
-static int64_t attn_work (const struct op_attn *f)
-{
-  (void) f;
-  return 0;   /* within queue_work */
-}
-
-static const struct dev_limits as_cpu = { LIMITS_CPU, .attn_work = attn_work }, as_cuda = { LIMITS_CUDA, .attn_work = attn_work };
+static const struct dev_limits as_cpu = { LIMITS_CPU }, as_cuda = { LIMITS_CUDA };
 
 static int sim_cannot (struct dev *d, const struct dev_conf *c, struct err *e)
 {

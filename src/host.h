@@ -23,6 +23,8 @@ struct host {
   void (*bcast) (const struct group_spec *s, void *buf, int bytes);
   /* The device-independent halves of dev.c that a device needs. */
   void (*dev_count) (struct dev *d, const struct op *o);
+  double (*dev_flops) (const struct op *o);
+  const char *(*op_name) (enum op_kind k);
 };
 
 typedef const struct dev_ops *module_entry (const struct host *h);

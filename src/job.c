@@ -82,11 +82,14 @@ int job_start (struct job *j, struct err *e)
 {
   const struct conf *c = &j->c;
   struct dev_conf dc = { .local_rank = j->m.local_rank, .local_size = j->m.local_size, .threads = (int) c->run.threads, .comm_delay_ms = c->debug.comm_delay_ms,
-    .comm_chunk = c->debug.comm_chunk, .sync_send = c->debug.sync_send, .shared_gpu = c->debug.shared_gpu, .deterministic = true };
+    .comm_chunk = c->debug.comm_chunk, .sync_send = c->debug.sync_send, .shared_gpu = c->debug.shared_gpu, .deterministic = conf_deterministic (c), .op_times = c->debug.op_times };
   base_phase ("device");
+  if (c->debug.verbose) say_level (SAY_DEBUG);
   int bad = open_device (j, &dc, e);
   j->dev_up = !bad;
   if (mesh_agree (&j->m, bad, e)) return -1;
+  if (!strcmp (j->d.ops->name, "cuda") && !j->d.conf.deterministic)
+    say (SAY_INFO, "not deterministic: attention's backward sums in any order, which is faster (--run.deterministic true: the same bits each time)");
   base_phase ("memory");
   int64_t mine = j->d.ops->memory (&j->d);
   MPI_Request q;

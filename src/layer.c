@@ -3,14 +3,16 @@
 
 #define OP(KIND, field, ...) dev_op (b->d, b->q, KIND, field, __VA_ARGS__)
 
-/* Tokens whose logits exist at once: few chunks, since each reads the head's matrix twice and adds to all of its gradient, of one size, not above 256 MiB (or 128 tokens). */
-static int64_t logit_rows (const struct geom *g)
+int64_t logit_room (int64_t memory) { return MIN (MAX (memory / 96, (int64_t) 256 << 20), (int64_t) 2 << 30); }
+
+/* Tokens whose logits exist at once: few chunks, since each reads the head's matrix twice and adds to all of its gradient, of one size, at least 128 tokens. */
+static int64_t logit_rows (const struct geom *g, int64_t memory)
 {
-  int64_t most = MAX (128, (int64_t) (256 << 20) / (g->vocab * dtype_size (g->t))), chunks = ceil_div (g->n, most);
+  int64_t most = MAX (128, logit_room (memory) / (g->vocab * dtype_size (g->t))), chunks = ceil_div (g->n, most);
   return MIN (most, round_up (ceil_div (g->n, chunks), 16));
 }
 
-void geom_make (struct geom *g, const struct conf *c, int tp, int tp_rank)
+void geom_make (struct geom *g, const struct conf *c, int tp, int tp_rank, int64_t memory)
 {
   const struct arch *a = &c->arch;
   struct part q, kv, f, v;
@@ -30,7 +32,7 @@ void geom_make (struct geom *g, const struct conf *c, int tp, int tp_rank)
   g->vocab = v.rows + v.pad;
   g->v0 = v.row0;
   g->v_real = v.rows;
-  g->loss_chunk = c->train.loss_chunk ? c->train.loss_chunk : logit_rows (g);
+  g->loss_chunk = c->train.loss_chunk ? c->train.loss_chunk : logit_rows (g, memory);
   g->loss_chunk = MIN (g->loss_chunk, g->n);
 }
 
@@ -454,12 +456,15 @@ static void loss_chunk (struct blocks *b, const struct weights *w, const struct 
   OP (OP_GEMM, gemm, .m = c, .n = g->vocab, .k = g->dim, .a = y, .b = w->w[P_HEAD], .tb = true, .c = b->logits, .ab = g->t, .ct = g->t);
   struct op_xent x = { .n = c, .ld = g->vocab, .cols = g->v_real, .v0 = g->v0, .logits = b->logits, .target = in->target + t0, .max = b->xmax, .st = b->xst,
     .acc = acc, .grad = grad, .t = g->t };
-  dev_issue (b->d, b->q, &(struct op) { .kind = OP_XENT_MAX, .xent = x });
-  if (g->tp > 1) chan_reduce (b->ch, GROUP_TP, b->xmax, c, DT_F32, DT_F32, true);
-  chan_wait (b->ch, GROUP_TP);
-  dev_issue (b->d, b->q, &(struct op) { .kind = OP_XENT_SUM, .xent = x });
-  if (g->tp > 1) chan_reduce (b->ch, GROUP_TP, b->xst, 2 * c, DT_F32, DT_F32, false);
-  chan_wait (b->ch, GROUP_TP);
+  if (g->tp == 1) dev_issue (b->d, b->q, &(struct op) { .kind = OP_XENT_STATS, .xent = x });
+  else {
+    dev_issue (b->d, b->q, &(struct op) { .kind = OP_XENT_MAX, .xent = x });
+    chan_reduce (b->ch, GROUP_TP, b->xmax, c, DT_F32, DT_F32, true);
+    chan_wait (b->ch, GROUP_TP);
+    dev_issue (b->d, b->q, &(struct op) { .kind = OP_XENT_SUM, .xent = x });
+    chan_reduce (b->ch, GROUP_TP, b->xst, 2 * c, DT_F32, DT_F32, false);
+    chan_wait (b->ch, GROUP_TP);
+  }
   dev_issue (b->d, b->q, &(struct op) { .kind = OP_XENT_GRAD, .xent = x });
   if (!grad) return;
   OP (OP_GEMM, gemm, .m = g->vocab, .n = g->dim, .k = c, .a = b->logits, .ta = true, .b = y, .c = w->g[P_HEAD], .beta = t0 ? 1 : w->beta[P_HEAD], .ab = g->t, .ct = g->gt);

@@ -18,7 +18,9 @@ struct geom {                       /* shapes of a micro-batch on this rank */
   enum dtype t, gt;                 /* compute type; storage type of gradients */
   bool fp8;                         /* the layers' products are in 8 bits (linear.h) */
 };
-void geom_make (struct geom *g, const struct conf *c, int tp, int tp_rank);
+void geom_make (struct geom *g, const struct conf *c, int tp, int tp_rank, int64_t memory);
+/* Bytes of the logits that exist at once, on a device of so many bytes (0: not known): 1/96, 256 MiB at least, 2 GiB at most. */
+int64_t logit_room (int64_t memory);
 
 /* Inputs of a micro-batch in device memory, I32 [n] each; doc and pos NULL unless documents are masked. */
 struct batch { int32_t *ids, *target, *doc, *pos; };

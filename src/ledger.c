@@ -1,5 +1,6 @@
 #include "config.h"
 #include "keep.h"
+#include "layer.h"
 #include "ledger.h"
 #include "sched.h"
 #include <stdlib.h>
@@ -25,6 +26,7 @@ struct place {
   int64_t first[64], last[64];
   struct part_unit *unit;
   int units;
+  int64_t memory;           /* of the device */
   bool fits;                /* whole weights, in a quarter of the memory */
   const int *keep;          /* by layer, from 1; NULL: as the configuration says */
 };
@@ -368,7 +370,7 @@ static void lines_layers (struct ledger *l, const struct place *p, int64_t part,
 /* The statistics of the loss: of each chunk of C tokens the largest logit (C fp32) and two sums (2 C fp32). */
 static void lines_loss (struct ledger *l, const struct place *p, int64_t w)
 {
-  int64_t most = MAX (128, (256 << 20) / (vocab_rows (p) * w)), even = round_up (ceil_div (p->tokens, ceil_div (p->tokens, most)), 16);
+  int64_t most = MAX (128, logit_room (p->memory) / (vocab_rows (p) * w)), even = round_up (ceil_div (p->tokens, ceil_div (p->tokens, most)), 16);
   int64_t chunk = MIN (p->c->train.loss_chunk ? p->c->train.loss_chunk : MIN (most, even), p->tokens);
   int64_t whole = p->tokens / chunk, rest = p->tokens % chunk;
   add_equal (l, "loss: largest", GROUP_TP, OP_ALL_REDUCE, p->tp, p->mbs * whole, chunk, 4);
@@ -427,6 +429,7 @@ int ledger_kept (struct ledger *l, const struct conf *c, const struct mesh_shape
   for (int i = 0; i < p.units; i++) l->params += p.unit[i].n;
   l->units = p.units;
   l->micro_batches = p.mbs;
+  p.memory = memory;
   p.fits = l->params * dtype_size (c->train.dtype) <= memory / 4;
   int rc = lines_shard (l, &p, e);
   lines_replicas (l, &p);

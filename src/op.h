@@ -13,7 +13,7 @@ struct group;
 enum op_kind {
   /* memory */ OP_COPY, OP_ZERO, OP_AXPBY, OP_INIT,
   /* maths  */ OP_GEMM, OP_GEMM_GROUPED, OP_NORM, OP_NORM_BWD, OP_ROPE, OP_ATTN, OP_ATTN_BWD, OP_SWIGLU, OP_SWIGLU_BWD, OP_COLSUM,
-               OP_EMBED, OP_EMBED_BWD, OP_XENT_MAX, OP_XENT_SUM, OP_XENT_GRAD, OP_SUMSQ, OP_AMAX, OP_STEP_VARS, OP_ADAMW,
+               OP_EMBED, OP_EMBED_BWD, OP_XENT_MAX, OP_XENT_SUM, OP_XENT_STATS, OP_XENT_GRAD, OP_SUMSQ, OP_AMAX, OP_STEP_VARS, OP_ADAMW,
   /* fp8    */ OP_QUANT, OP_GEMM_FP8,
   /* collectives; all take struct coll */
                OP_ALL_GATHER, OP_REDUCE_SCATTER, OP_ALL_REDUCE, OP_BROADCAST, OP_SEND, OP_RECV, OP_ALL_TO_ALL,
@@ -72,6 +72,7 @@ struct op_embed_bwd { int64_t n, dim, v0, rows; const int32_t *ids; const void *
 /* Cross-entropy over a vocabulary cut by tp. logits [n, ld], columns [0, cols) real with global id v0 + column, [cols, ld) padding. target I32 [n], global id, negative = not in the loss.
    XENT_MAX:  max[i] = max over real columns.                       (then all-reduce MAX over tp)
    XENT_SUM:  st[i] = sum exp (logit - max), st[n + i] = target's logit - max if it is local, else 0.  (then all-reduce SUM over tp)
+   XENT_STATS: both in one pass, for a vocabulary that is not cut.
    XENT_GRAD: acc[0] += sum over valid i of log st[i] - st[n + i], acc[1] += number of valid (acc F64, may be NULL: other tp ranks); if grad, in place
               logits = (softmax - onehot), 0 for invalid rows and padding: the gradient of the *sum* of losses, divided by nothing. */
 struct op_xent { int64_t n, ld, cols, v0; void *logits; const int32_t *target; float *max, *st; double *acc; bool grad; enum dtype t; };

@@ -18,6 +18,7 @@ static int role_open (struct role *r, const struct conf *c, const struct machine
   r->c = *c;
   mesh_virtual (&r->mesh, s, rank, m->gpus, node_of);
   if (sim_open (&r->d, m, &r->mesh, memory, e)) return -1;
+  r->d.conf.deterministic = conf_deterministic (c);
   r->dev_up = r->planned = true;
   if (step_plan (&r->s, &r->c, &r->mesh, &r->d, e)) return -1;
   r->bytes = r->s.mbs * r->s.b.g.n * 16;   /* as a run has them (job_batches) */

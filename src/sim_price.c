@@ -27,7 +27,7 @@ static double touched (const struct op *o)
   case OP_EMBED:      return 2 * mul (o->embed.n, o->embed.dim) * size (o->embed.t);
   case OP_EMBED_BWD:  return mul (o->embed_bwd.n, o->embed_bwd.dim) * (size (o->embed_bwd.t) + 2 * size (o->embed_bwd.gt))
                              + (o->embed_bwd.beta != 0 ? 0 : mul (o->embed_bwd.rows, o->embed_bwd.dim) * size (o->embed_bwd.gt));
-  case OP_XENT_MAX: case OP_XENT_SUM: return mul (o->xent.n, o->xent.ld) * size (o->xent.t);
+  case OP_XENT_MAX: case OP_XENT_SUM: case OP_XENT_STATS: return mul (o->xent.n, o->xent.ld) * size (o->xent.t);
   case OP_XENT_GRAD:  return mul (o->xent.n, o->xent.ld) * size (o->xent.t) * (o->xent.grad ? 2 : 0);
   case OP_SUMSQ:      return (double) o->sumsq.n * size (o->sumsq.t);
   case OP_AMAX:       return (double) o->amax.n * size (o->amax.t);

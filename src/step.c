@@ -40,6 +40,15 @@ static void layout_chunk (struct step *s, struct chunk *k, int index)
   }
 }
 
+/* Bytes of workspace of the compute queue: what attention is fastest with counts where it is small beside the memory. */
+static int64_t queue_bytes (const struct step *s)
+{
+  const struct geom *g = &s->b.g;
+  const struct dev_limits *l = s->d->ops->limits;
+  struct op_attn f = { .batch = g->batch, .sq = g->seq, .sk = g->seq, .heads = g->heads, .kv_heads = g->kv_heads, .head_dim = g->head_dim, .window = s->b.a->window, .t = g->t };
+  return MAX (l->queue_work, l->attn_work (&f, s->d->conf.deterministic, s->d->memory / 64));
+}
+
 /* Runs twice (arena.h). */
 static void layout (struct step *s)
 {
@@ -58,7 +67,7 @@ static void layout (struct step *s)
     s->out_b.mem[i] = s->pp > 1 || i == 0 ? arena_tensor (&s->A, s->pp > 1 ? MEM_COMM : MEM_WORK, g->nt * g->dim, g->t) : s->out_b.mem[0];
   }
   chans_layout (&s->ch, &s->A, s->group_n, s->c->sharding.reduce_dtype != s->c->sharding.grad_dtype);
-  s->queue_work = arena_take (&s->A, MEM_WORK, SPACE_DEVICE, s->d->ops->limits->queue_work);
+  s->queue_work = arena_take (&s->A, MEM_WORK, SPACE_DEVICE, s->queue_bytes = queue_bytes (s));
   s->rope = arena_tensor (&s->A, MEM_WORK, g->seq * g->head_dim, DT_F32);
   s->host_in = arena_take (&s->A, MEM_STAGE, SPACE_PINNED, 2 * sizeof (double));
   s->host_out = arena_take (&s->A, MEM_STAGE, SPACE_PINNED, sizeof *s->host_out);
@@ -207,7 +216,7 @@ int step_plan (struct step *s, const struct conf *c, const struct mesh *m, struc
   struct shard_place p;
   place (s, m, &p);
   if (shard_make (&s->sh, c, &p, d, e)) return -1;
-  geom_make (&s->b.g, c, s->tp, s->tp_rank);
+  geom_make (&s->b.g, c, s->tp, s->tp_rank, d->memory);
   if (check_fp8 (&s->b.g, e)) return -1;
   s->b.d = d;
   s->b.a = &c->arch;
@@ -267,7 +276,7 @@ void step_start (struct step *s, const struct mesh *m)
   const struct dev_ops *o = s->d->ops;
   int member[m->size];
   struct spec_ctx x = { m, s, member };
-  s->q = o->queue_open (s->d, QUEUE_COMPUTE, "compute", s->queue_work, o->limits->queue_work);
+  s->q = o->queue_open (s->d, QUEUE_COMPUTE, "compute", s->queue_work, s->queue_bytes);
   enum group_kind order[GROUP_N];
   open_order (s, order);
   chans_open (&s->ch, s->d, s->q, s->c->run.overlap, order, spec, &x);

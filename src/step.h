@@ -46,7 +46,7 @@ struct step {
   struct ring { void *mem[3]; struct event *sent[3], *got[3]; int next; } out_f, out_b;   /* buffers on the way to a neighbour */
   int *keep;                                 /* [layers + 1] what each layer keeps (keep.h), from 1 */
   int *slot_f, *slot_b;                      /* [chunks * mbs] ring buffer of each micro-batch */
-  void *queue_work;
+  void *queue_work; int64_t queue_bytes;
   double *host_in;                           /* pinned: lr, clip */
   struct step_vars *host_out;                /* pinned */
   struct event *end;

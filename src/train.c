@@ -239,11 +239,12 @@ static int one_step (struct run *r, struct err *e)
     return user_err (e, "diverged: %d steps in a row had values that are not finite (train.max_bad_steps), the last good step is %lld", r->bad_steps, (long long) r->step - r->bad_steps),
            e->code = EXIT_DIVERGED, -1;
   if (!all[2] && saver_next (&r->saver, e)) return -1;
-  if (last || stop || (c->run.save_every && r->step % c->run.save_every == 0))
+  if (c->run.save && (last || stop || (c->run.save_every && r->step % c->run.save_every == 0)))
     if (saver_save (&r->saver, r->step, r->tokens, last || stop, e)) return -1;
   if (!stop || last) return 0;
   static const char *const why[] = { "", "a signal", "the file stop in run.dir", "run.max_minutes" };
-  say (SAY_INFO, "stopped on request (%s) after step %lld; a checkpoint is saved, the same command goes on from it", why[MIN (all[1], 3)], (long long) r->step);
+  say (SAY_INFO, "stopped on request (%s) after step %lld; %s", why[MIN (all[1], 3)], (long long) r->step,
+       c->run.save ? "a checkpoint is saved, the same command goes on from it" : "nothing is saved, as run.save false asks");
   if (r->j.m.rank == 0 && all[1] == 2) {
     char path[STR + 8];
     snprintf (path, sizeof path, "%s/stop", c->run.dir);

@@ -376,21 +376,21 @@ static void test_xent (void)
   EACH_TYPE (t) {
     for (int i = 0; i < LEN (c); i++, again ()) {
       int64_t n = c[i].n, ld = c[i].ld;
-      struct buf x = filled (n * ld, t, c[i].off, 8), target = raw (n, DT_I32, 0), max = raw (n, DT_F32, 0),
-        st = raw (2 * n, DT_F32, 0), acc = filled (2, DT_F64, 0, 1);
+      struct buf x = filled (n * ld, t, c[i].off, 8), target = raw (n, DT_I32, 0), acc = filled (2, DT_F64, 0, 1);
+      struct buf max[2] = { raw (n, DT_F32, 0), raw (n, DT_F32, 0) }, st[2] = { raw (2 * n, DT_F32, 0), raw (2 * n, DT_F32, 0) };
       int32_t *h = xalloc ((size_t) n * sizeof *h, "test");
       for (int64_t j = 0; j < n; j++) h[j] = j % 7 == 2 ? -1 : (int32_t) (c[i].v0 + below (c[i].cols + (c[i].v0 ? 2 : 0)));
       put (&target, h);
       xfree (h);
-      for (int step = 0; step < 3; step++)
+      static const enum op_kind step[] = { OP_XENT_MAX, OP_XENT_SUM, OP_XENT_STATS, OP_XENT_GRAD };
+      for (int s = 0; s < LEN (step); s++)   /* in two passes, in one */
         for (int k = 0; k < 2; k++)
-          dev_issue (&D[k], Q[k], &(struct op) { .kind = OP_XENT_MAX + step,
+          dev_issue (&D[k], Q[k], &(struct op) { .kind = step[s],
             .xent = { .n = n, .ld = ld, .cols = c[i].cols, .v0 = c[i].v0, .logits = x.p[k], .target = (int32_t *) target.p[k],
-            .max = (float *) max.p[k], .st = (float *) st.p[k], .acc = i == 1 ? NULL : (double *) acc.p[k], .grad = i != 4,
+            .max = (float *) max[s / 2].p[k], .st = (float *) st[s / 2].p[k], .acc = i == 1 ? NULL : (double *) acc.p[k], .grad = i != 4,
             .t = t } });
       look (&x);
-      look (&max);
-      look (&st);
+      for (int s = 0; s < 2; s++) look (&max[s]), look (&st[s]);
       look (&acc);
     }
     point ("loss", t, t == DT_F32 ? 1e-5 : -1);   /* sums of 128,000 exponentials */

@@ -76,6 +76,13 @@ static void test_xent (void)
 #define XENT(KIND, p, ...) \
   OP (KIND, xent, .n = n, .ld = ld[p], .cols = cols[p], .v0 = p * cols[0], .logits = part[p], .target = target, .max = max[p], \
     .st = st[p], .t = t, __VA_ARGS__)
+    XENT (OP_XENT_MAX, 0, .grad = false);
+    XENT (OP_XENT_SUM, 0, .grad = false);
+    void *max1 = copy_of (max[0], n, DT_F32), *st1 = copy_of (st[0], 2 * n, DT_F32);
+    OP (OP_ZERO, zero, .dst = max[0], .bytes = n * 4);
+    OP (OP_ZERO, zero, .dst = st[0], .bytes = 2 * n * 4);
+    XENT (OP_XENT_STATS, 0, .grad = false);
+    tap_ok (same (max1, max[0], n, DT_F32) && same (st1, st[0], 2 * n, DT_F32), "statistics of the loss in one pass are those of two, %s", dtype_name (t));
     for (int p = 0; p < 2; p++) XENT (OP_XENT_MAX, p, .grad = false);
     for (int64_t i = 0; i < n; i++) {
       double m = fmax (get (max[0], i, DT_F32), get (max[1], i, DT_F32));
