@@ -130,6 +130,8 @@ bool conf_given (const struct conf *c, const char *name);
 
 /* The effective configuration as YAML that conf_load accepts, the model written out as a mapping. conf_text: a string to xfree. */
 void  conf_dump (const struct conf *c, FILE *f);
+/* The same in short, for a user to read and change: what differs from the defaults; a model of share/models by its name. */
+void  conf_dump_said (const struct conf *c, FILE *f);
 char *conf_text (const struct conf *c);
 
 /* --help: all options with type, default and unit; conf_man: the same as the OPTIONS section of the man page (roff). */

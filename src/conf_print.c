@@ -30,21 +30,59 @@ static int put_sections (FILE *f, const char *name, const char *last)
   return depth;
 }
 
-void conf_dump (const struct conf *c, FILE *f)
+/* Rows of C that differ from BASE (NULL: all). */
+static void dump (const struct conf *c, const struct conf *base, FILE *f)
 {
-  char text[STR];
+  char text[STR], other[STR];
   const char *last = NULL;
   for (int i = 0; i < conf_rows; i++) {
     const struct row *r = &conf_row[i];
     if (r->type == T_MODEL) continue;
-    int depth = put_sections (f, r->name, last);
     row_get (r, c, text);
+    if (base) row_get (r, base, other);
+    if (base && !strcmp (text, other)) continue;
+    int depth = put_sections (f, r->name, last);
     fprintf (f, "%*s%s: ", 2 * depth, "", strrchr (r->name, '.') + 1);
     if (r->type == T_STR) put_text (f, text);
     else fputs (text, f);
     fputc ('\n', f);
     last = r->name;
   }
+}
+
+void conf_dump (const struct conf *c, FILE *f) { dump (c, NULL, f); }
+
+/* Is C's model the one in share/models under its name? Then BASE gets it. */
+static bool known_model (const struct conf *c, struct conf *base)
+{
+  struct err e = { 0 };
+  char *argv[] = { "--model", (char *) c->model }, differs[600];
+  conf_default (base);
+  if (!*c->model || strchr (c->model, '(') || conf_load (base, NULL, 2, argv, &e)) return false;
+  struct conf *a = xalloc (sizeof *a, "dump");
+  *a = *base;
+  a->arch = c->arch;
+  bool same = !conf_differ (a, base, differs, sizeof differs);
+  xfree (a);
+  return same;
+}
+
+void conf_dump_said (const struct conf *c, FILE *f)
+{
+  struct conf *base = xalloc (sizeof *base, "dump");
+  if (known_model (c, base)) fprintf (f, "model: %s\n", c->model);
+  else conf_default (base);
+  base->schedule = c->schedule;   /* what follows from the steps is filled in again when it is read, unless it was said */
+  struct conf *plain = xalloc (sizeof *plain, "dump");
+  conf_default (plain);
+  if (conf_given (c, "schedule.warmup")) base->schedule.warmup = plain->schedule.warmup;
+  if (conf_given (c, "schedule.min_lr")) base->schedule.min_lr = plain->schedule.min_lr;
+  if (conf_given (c, "schedule.decay")) base->schedule.decay = plain->schedule.decay;
+  base->schedule.type = plain->schedule.type;
+  base->schedule.steps = plain->schedule.steps;
+  dump (c, base, f);
+  xfree (plain);
+  xfree (base);
 }
 
 char *conf_text (const struct conf *c)

@@ -133,6 +133,12 @@ int plan_choose (struct plan_choice *o, const struct conf *c, const struct machi
 
 /* Text for the terminal (plan_text.c). */
 void plan_print (const struct plan *p, FILE *f);
+/* The same as a page to print: HTML with SVG, complete in itself, well-formed XML (plan_page.c). What collectives do on the time-line is there with plan_want.trace. */
+void plan_page (const struct plan *p, FILE *f);
+/* The time-line for Chrome's about:tracing and for Perfetto (plan_trace.c). */
+void plan_trace (const struct plan *p, FILE *f);
+/* NAME.yaml and NAME.sbatch, which run this plan under Slurm (plan_emit.c); NAME NULL: of the model and the GPUs. 0, or -1 with the sentence. */
+int  plan_emit (const struct plan *p, const char *name, struct err *e);
 /* Words that text and page share: "12.3 GB" in powers of ten, as parameters are counted and as the rules of thumb have them; "38.1 ms"; the axis that a group belongs to;
    the value of an option ("sharding.strategy") as its user writes it. */
 const char *plan_gb (double bytes, char out[static 24]);
