@@ -1,24 +1,10 @@
 #include "config.h"
 #include "cpu_gemm.h"
 #include <omp.h>
-#ifdef __x86_64__
-/* Sapphire Rapids and its kin without AMX take two cycles for what Zen 4 and Cooper Lake do in one: 95 GFLOP/s against 195 in
-   F32. */
-static bool dot_fast (void) { return __builtin_cpu_is ("amd") || __builtin_cpu_is ("cooperlake"); }
-#else
-static bool dot_fast (void) { return true; }
-#endif
-
 #ifdef HAVE_DNNL
 #include <dnnl.h>
 
-bool blas_bf16_fast (void)
-{
-  static int fast = -1;
-  if (fast < 0) fast = dnnl_get_effective_cpu_isa () >= dnnl_cpu_isa_avx512_core_amx
-    || (dnnl_get_effective_cpu_isa () >= dnnl_cpu_isa_avx512_core_bf16 && dot_fast ());
-  return fast;
-}
+bool blas_bf16_fast (void) { return dnnl_get_effective_cpu_isa () >= dnnl_cpu_isa_avx512_core_amx; }
 
 /* oneDNN makes a primitive for each shape; making one costs milliseconds, so they are kept. */
 struct shape { int64_t m, n, k, lda, ldb, ldc; int32_t ab, ct, ta, tb, beta, bias; };
@@ -109,7 +95,7 @@ void blas_gemm (const struct op_gemm *g)
 #include <stdlib.h>
 #include "cpu_vec.h"
 
-bool blas_bf16_fast (void) { return false && dot_fast (); }
+bool blas_bf16_fast (void) { return false; }
 
 /* Any CBLAS: F32 only, so BF16 operands are widened first and a BF16 result is rounded at the end. */
 /* Each library has its own name for how many threads it takes; those that are not there are NULL. */

@@ -1,7 +1,7 @@
 #include "config.h"
 #include "cpu_gemm.h"
 #include "cpu_ops.h"
-#include "cpu_tile.h"
+#include "cpu_pairs.h"
 
 /* For a library C is cut into blocks of about 0.6 GFLOP, nearly square, by the shape alone. */
 #define SLICE_FLOP 0.6e9
@@ -47,7 +47,8 @@ static void gemm (struct op_gemm *g)
   if (!g->lda) g->lda = g->ta ? g->m : g->k;
   if (!g->ldb) g->ldb = g->tb ? g->k : g->n;
   if (!g->ldc) g->ldc = g->n;
-  if (TILE_WIDE && (g->ab == DT_F32 || !blas_bf16_fast ())) gemm_own (g, g->ab, g->ab, 1);
+  if (TILE_WIDE && g->ab == DT_BF16 && pairs_fast ()) gemm_pairs (g);
+  else if (TILE_WIDE && (g->ab == DT_F32 || !blas_bf16_fast ())) gemm_own (g, g->ab, g->ab, 1);
   else by_library (g);
 }
 

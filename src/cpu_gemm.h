@@ -7,9 +7,11 @@
 /* Our own, from cpu_tile: F32 arithmetic on any type, any size, polls; the bits of an element depend on k alone. B has type bt and the bias type bias_t; alpha
    multiplies A's elements (1 where ta). */
 void gemm_own (const struct op_gemm *g, enum dtype bt, enum dtype bias_t, float alpha);
+/* The same for BF16 by cpu_pairs, where pairs_fast. */
+void gemm_pairs (const struct op_gemm *g);
 
 /* One block by the library that configure found; cpu_blas.c is the only file that knows which. */
 void blas_gemm (const struct op_gemm *g);
-/* Does it multiply BF16 faster than this processor multiplies F32? */
+/* Does it multiply BF16 by tiles (AMX), faster than anything here? */
 bool blas_bf16_fast (void);
 #endif

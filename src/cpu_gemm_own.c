@@ -3,19 +3,20 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include "cpu_gemm.h"
-#include "cpu_tile.h"
+#include "cpu_pairs.h"
 
-/* C goes in blocks of BM x BN; for each, k goes in steps of about BK. In a step A's block is copied as it lies, B's into panels
-   of TILE_N columns (and kept for all rows of C unless k is above KEPT); BF16 is widened on the way. Parts of C that are not F32
-   gather in F32. k is cut by its own length alone, so
-   that an element's bits depend on nothing but k. */
+/* C goes in blocks of BM x BN; for each, k goes in steps of about BK words: F32, or pairs of BF16 where the processor multiplies
+   pairs, else BF16 widened. In a step A's block is copied as it lies, B's into panels of TILE_N columns (and kept for all rows of C
+   unless k is above KEPT). Parts of C that are not F32 gather in F32. k is cut by its own length alone, so that an element's bits
+   depend on nothing but k. */
 enum { BM = 384, BN = 960, BK = 256, PART_M = TILE_PANEL, KEPT = 2112 };
 
 struct gemm_block {
   const struct op_gemm *g;
   enum dtype bt, bias_t;            /* types of B and of the bias */
   float alpha;                      /* of A's elements */
-  int64_t i, j, m, n, p, k;         /* of C and of k now */
+  int64_t per;                      /* elements in a word */
+  int64_t i, j, m, n, p, k;         /* of C and, in words, of k now */
   int64_t lda, b_items;             /* of the copy of A; pieces of B to pack */
   float *a, *b, *c;                 /* copies; c: where the block gathers, ldc apart */
   int64_t ldc;
@@ -52,23 +53,40 @@ static void each (const struct gemm_block *x, int64_t n, double ns, cpu_body *bo
   else cpu_for (n, ns, body, x);
 }
 
+/* Elements of k left from word p + r on, at most those of MOST words. */
+static int64_t left (const struct gemm_block *x, int64_t r, int64_t most)
+{
+  return MIN (MIN (most, x->k - r) * x->per, x->g->k - (x->p + r) * x->per);
+}
+
+/* Rows along k from word r of the step on into panels. */
+static void split (const struct gemm_block *x, float *to, const void *rows, int64_t ld, int64_t r, int64_t cols, enum dtype t)
+{
+  int64_t panel = TILE_PANEL * round_up (x->k, VL);
+  if (x->per == 2) pairs_split (to + r * TILE_PANEL, panel, rows, ld, left (x, r, VL), cols);
+  else tile_split (to + r * TILE_PANEL, panel, rows, ld, left (x, r, VL), cols, t);
+}
+
 /* What is packed by rows of k comes from memory in long runs; what is turned or lies along k comes by panels. */
 static void pack_b (const struct gemm_block *x, int64_t item)
 {
   const struct op_gemm *g = x->g;
-  int64_t kpad = round_up (x->k, VL), c = item * TILE_N, r = item * VL;
-  const void *rows = at_elem (g->b, (x->p + r) * g->ldb + x->j, x->bt);
-  const void *panel = at_elem (g->b, (x->j + c) * g->ldb + x->p, x->bt);
-  if (!g->tb) tile_split (x->b + r * TILE_N, TILE_N * kpad, rows, g->ldb, MIN (VL, x->k - r), x->n, x->bt);
-  else tile_load_t (x->b + c * kpad, TILE_N, panel, g->ldb, MIN ((int64_t) TILE_N, x->n - c), x->k, TILE_N, kpad, x->bt, 1);
+  int64_t kpad = round_up (x->k, VL), c = item * TILE_N, r = item * VL, n = MIN ((int64_t) TILE_N, x->n - c);
+  const void *rows = at_elem (g->b, (x->p + r) * x->per * g->ldb + x->j, x->bt);
+  const void *panel = at_elem (g->b, (x->j + c) * g->ldb + x->p * x->per, x->bt);
+  if (!g->tb) split (x, x->b, rows, g->ldb, r, x->n, x->bt);
+  else if (x->per == 2) pairs_load_t (x->b + c * kpad, TILE_N, panel, g->ldb, n, left (x, 0, x->k), TILE_N, kpad);
+  else tile_load_t (x->b + c * kpad, TILE_N, panel, g->ldb, n, x->k, TILE_N, kpad, x->bt, 1);
 }
 
 static void pack_a (const struct gemm_block *x, int64_t item)
 {
   const struct op_gemm *g = x->g;
   int64_t kpad = round_up (x->k, VL), i = item * PART_M, r = item * VL, m = MIN ((int64_t) PART_M, x->m - i);
-  const void *rows = at_elem (g->a, (x->p + r) * g->lda + x->i, g->ab), *part = at_elem (g->a, (x->i + i) * g->lda + x->p, g->ab);
-  if (g->ta) tile_split (x->a + r * PART_M, PART_M * kpad, rows, g->lda, MIN (VL, x->k - r), x->m, g->ab);
+  const void *rows = at_elem (g->a, (x->p + r) * x->per * g->lda + x->i, g->ab);
+  const void *part = at_elem (g->a, (x->i + i) * g->lda + x->p * x->per, g->ab);
+  if (g->ta) split (x, x->a, rows, g->lda, r, x->m, g->ab);
+  else if (x->per == 2) pairs_load (x->a + i * x->lda, x->lda, part, g->lda, m, left (x, 0, x->k), round_up (m, TILE_M), kpad);
   else tile_load (x->a + i * x->lda, x->lda, part, g->lda, m, x->k, round_up (m, TILE_M), kpad, g->ab, x->alpha);
 }
 
@@ -89,7 +107,8 @@ static void multiply_part (const struct gemm_block *x, int64_t part, int64_t pan
   float buffer[PART_M * TILE_N] __attribute__ ((aligned (64))), *out = x->c + r * x->ldc + c;
   const float *a = x->a + r * (ta ? kpad : x->lda), *b = x->b + c * kpad;
   if (edge) out = buffer;
-  tile_gemm (mp, np, x->k, a, ta ? 1 : x->lda, ta ? PART_M : 1, b, TILE_N, out, edge ? TILE_N : x->ldc, x->add && !edge);
+  (x->per == 2 ? pairs_gemm : tile_gemm) (mp, np, x->k, a, ta ? 1 : x->lda, ta ? PART_M : 1, b, TILE_N, out,
+    edge ? TILE_N : x->ldc, x->add && !edge);
   if (edge) tile_store (x->c + r * x->ldc + c, x->ldc, buffer, TILE_N, m, n, DT_F32, x->add);
 }
 
@@ -123,16 +142,16 @@ static void finish (const void *arg, int64_t lo, int64_t hi)
 static void block (struct gemm_block *x)
 {
   const struct op_gemm *g = x->g;
-  int64_t parts = ceil_div (x->m, PART_M), panels = ceil_div (x->n, TILE_N), steps = MAX (1, ceil_div (g->k, BK));
-  int64_t step = MAX (VL, round_up (ceil_div (g->k, steps), VL));
+  int64_t parts = ceil_div (x->m, PART_M), panels = ceil_div (x->n, TILE_N);
+  int64_t k = ceil_div (g->k, x->per), steps = MAX (1, ceil_div (k, BK)), step = MAX (VL, round_up (ceil_div (k, steps), VL));
   bool direct = g->ct == DT_F32;
   x->c = direct ? at_elem (g->c, x->i * g->ldc + x->j, DT_F32) : x->room->c;
   x->ldc = direct ? g->ldc : BN + TILE_N;
-  for (x->p = 0; x->p < MAX (g->k, 1); x->p += step) {
-    x->k = MIN (step, g->k - x->p);
+  for (x->p = 0; x->p < MAX (k, 1); x->p += step) {
+    x->k = MIN (step, k - x->p);
     x->add = x->p > 0 || (direct && g->beta != 0);
-    x->b = x->room->b + (g->k <= KEPT ? BN * x->p : 0);
-    x->b_items = g->k <= KEPT && x->i > x->i0 ? 0 : g->tb ? panels : ceil_div (x->k, VL);
+    x->b = x->room->b + (k <= KEPT ? BN * x->p : 0);
+    x->b_items = k <= KEPT && x->i > x->i0 ? 0 : g->tb ? panels : ceil_div (x->k, VL);
     each (x, x->b_items + (g->ta ? ceil_div (x->k, VL) : parts), (double) (x->k * TILE_N) * 0.4, pack);
     each (x, parts * panels, (double) (x->k * PART_M * TILE_N) * 0.012, multiply);
   }
@@ -158,22 +177,32 @@ static void share_of (const struct gemm_block *whole, int thread, bool alone, in
 }
 
 /* Large products are cut in equal shares, one a thread, along the longer side: no thread waits for another within. */
-void gemm_own (const struct op_gemm *g, enum dtype bt, enum dtype bias_t, float alpha)
+static void products (const struct gemm_block *whole)
 {
-  struct gemm_block whole = { .g = g, .bt = bt, .bias_t = bias_t, .alpha = alpha };
+  const struct op_gemm *g = whole->g;
   int n = cpu_threads;
   bool cols = g->n >= g->m;
   int64_t side = cols ? g->n : g->m, unit = cols ? TILE_N : PART_M, items = ceil_div (side, unit);
   cpu_claim ();
-  if (n == 1 || items < 8 * n) share_of (&whole, 0, false, 0, g->m, 0, g->n);
+  if (n == 1 || items < 8 * n) share_of (whole, 0, false, 0, g->m, 0, g->n);
   else {
     #pragma omp parallel num_threads (n)
     {
       int t = omp_get_thread_num ();
       int64_t lo = items * t / n * unit, hi = MIN (items * (t + 1) / n * unit, side);
-      if (cols) share_of (&whole, t, true, 0, g->m, lo, hi);
-      else share_of (&whole, t, true, lo, hi, 0, g->n);
+      if (cols) share_of (whole, t, true, 0, g->m, lo, hi);
+      else share_of (whole, t, true, lo, hi, 0, g->n);
     }
   }
   cpu_yield ();
+}
+
+void gemm_own (const struct op_gemm *g, enum dtype bt, enum dtype bias_t, float alpha)
+{
+  products (&(struct gemm_block) { .g = g, .bt = bt, .bias_t = bias_t, .alpha = alpha, .per = 1 });
+}
+
+void gemm_pairs (const struct op_gemm *g)
+{
+  products (&(struct gemm_block) { .g = g, .bt = g->ab, .bias_t = g->ab, .per = 2 });
 }

@@ -1,57 +1,13 @@
 #include "config.h"
 #include "cpu_tile.h"
 
-/* TILE_M rows of V vectors. */
-INLINE void kernel (int V, int64_t k, const float *a, int64_t rs, int64_t cs, const float *b, int64_t ldb, float *c,
-  int64_t ldc, bool add)
-{
-  vf s[TILE_M][TILE_V] = {};
-  #pragma GCC unroll 16
-  for (int i = 0; i < TILE_M; i++)
-    #pragma GCC unroll 4
-    for (int j = 0; j < V; j++) __builtin_prefetch (c + i * ldc + j * VL, 1);
-  for (int64_t p = 0; p < k; p++) {
-    vf x[TILE_V];
-    #pragma GCC unroll 4
-    for (int j = 0; j < V; j++) x[j] = v_ld (b, p * ldb + j * VL, DT_F32);
-    #pragma GCC unroll 16
-    for (int i = 0; i < TILE_M; i++) {
-      vf y = v_set (a[i * rs + p * cs]);
-      #pragma GCC unroll 4
-      for (int j = 0; j < V; j++) s[i][j] = v_fma (y, x[j], s[i][j]);
-    }
-  }
-  #pragma GCC unroll 16
-  for (int i = 0; i < TILE_M; i++)
-    #pragma GCC unroll 4
-    for (int j = 0; j < V; j++) v_st (c, i * ldc + j * VL, DT_F32, add ? v_ld (c, i * ldc + j * VL, DT_F32) + s[i][j] : s[i][j]);
-}
-
-typedef void kernel_fn (int64_t k, const float *a, int64_t rs, int64_t cs, const float *b, int64_t ldb, float *c, int64_t ldc,
-  bool add);
-#define KERNEL(V) \
-  static void kernel##V (int64_t k, const float *a, int64_t rs, int64_t cs, const float *b, int64_t ldb, float *c, int64_t ldc, \
-    bool add) { kernel (V, k, a, rs, cs, b, ldb, c, ldc, add); }
-KERNEL (1)
-#ifdef __AVX512F__
-KERNEL (2)
-KERNEL (3)
-#else
-#define kernel2 kernel1   /* never called */
-#define kernel3 kernel1
-#endif
+#define MADD v_fma
+#include "cpu_kernel.h"
 
 void tile_gemm (int64_t m, int64_t n, int64_t k, const float *a, int64_t rs, int64_t cs, const float *b, int64_t ldb, float *c,
   int64_t ldc, bool add)
 {
-  static kernel_fn *const kern[] = { NULL, kernel1, kernel2, kernel3 };
-  int64_t left = n / VL;
-  while (left > 0) {
-    int64_t v = MIN (left, (int64_t) TILE_V), j = n - left * VL;
-    if (left == TILE_V + 1 && TILE_V > 2) v = 2;   /* two and two rather than three and one */
-    for (int64_t i = 0; i < m; i += TILE_M) kern[v] (k, a + i * rs, rs, cs, b + j, ldb, c + i * ldc + j, ldc, add);
-    left -= v;
-  }
+  kernels (m, n, k, a, rs, cs, b, ldb, c, ldc, add);
 }
 
 enum { AHEAD = 12 };   /* rows; beyond the last the caller's next tile begins, if any */
@@ -93,24 +49,6 @@ void tile_split (float *dst, int64_t panel, const void *src, int64_t src_ld, int
   WITH_TYPE (t, T, split_as (dst, panel, src, src_ld, rows, cols, T));
 }
 
-/* Swap blocks of s lanes between row i and row i + s: four rounds transpose 16 x 16. */
-#define LANES(s, f) { f (0, s), f (1, s), f (2, s), f (3, s), f (4, s), f (5, s), f (6, s), f (7, s), \
-  f (8, s), f (9, s), f (10, s), f (11, s), f (12, s), f (13, s), f (14, s), f (15, s) }
-#define UPPER(l, s) ((l) & (s) ? 16 + (l) - (s) : (l))
-#define LOWER(l, s) ((l) & (s) ? 16 + (l) : (l) + (s))
-INLINE void swap (vf r[VL], int s, vi up, vi low)
-{
-  #pragma GCC unroll 16
-  for (int i = 0; i < VL; i++)
-    if (!(i & s)) {
-      vf x = r[i], y = r[i + s];
-      r[i] = __builtin_shuffle (x, y, up);
-      r[i + s] = __builtin_shuffle (x, y, low);
-    }
-}
-#define ROUND(s) swap (r, s, (vi) LANES (s, UPPER), (vi) LANES (s, LOWER))
-INLINE void transpose (vf r[VL]) { ROUND (1); ROUND (2); ROUND (4); ROUND (8); }
-
 INLINE void load_t_block (float *dst, int64_t ld, const void *src, int64_t src_ld, int64_t rows, int64_t cols, enum dtype t,
   float alpha)
 {
@@ -120,7 +58,7 @@ INLINE void load_t_block (float *dst, int64_t ld, const void *src, int64_t src_l
     for (int i = 0; i < VL; i++) r[i] = v_ld (src, i * src_ld, t) * alpha;
   } else
     for (int i = 0; i < VL; i++) r[i] = i < rows ? v_ldn (src, i * src_ld, i * src_ld + MAX (cols, 0), t, 0) * alpha : v_set (0);
-  transpose (r);
+  tile_turn (r);
   #pragma GCC unroll 16
   for (int i = 0; i < VL; i++) v_st (dst, i * ld, DT_F32, r[i]);
 }
@@ -159,7 +97,7 @@ INLINE void store_t_block (void *dst, int64_t dst_ld, const float *src, int64_t 
   vf r[VL];
   #pragma GCC unroll 16
   for (int i = 0; i < VL; i++) r[i] = v_ld (src, i * ld, DT_F32);
-  transpose (r);
+  tile_turn (r);
   if (rows >= VL && cols >= VL) {
     #pragma GCC unroll 16
     for (int i = 0; i < VL; i++) v_st (dst, i * dst_ld, t, add ? r[i] + v_ld (dst, i * dst_ld, t) : r[i]);

@@ -20,6 +20,24 @@ enum { TILE_M = 4, TILE_V = 1, TILE_N = TILE_V * VL };   /* and cpu_gemm_own.c i
 void tile_gemm (int64_t m, int64_t n, int64_t k, const float *a, int64_t rs, int64_t cs, const float *b, int64_t ldb, float *c,
   int64_t ldc, bool add);
 
+/* The transpose of 16 x 16, bits as they are. Four rounds, each swaps blocks of s lanes between row i and row i + s. */
+#define TILE_LANES(s, f) { f (0, s), f (1, s), f (2, s), f (3, s), f (4, s), f (5, s), f (6, s), f (7, s), \
+  f (8, s), f (9, s), f (10, s), f (11, s), f (12, s), f (13, s), f (14, s), f (15, s) }
+#define TILE_UPPER(l, s) ((l) & (s) ? 16 + (l) - (s) : (l))
+#define TILE_LOWER(l, s) ((l) & (s) ? 16 + (l) : (l) + (s))
+INLINE void tile_swap (vf r[VL], int s, vi up, vi low)
+{
+  #pragma GCC unroll 16
+  for (int i = 0; i < VL; i++)
+    if (!(i & s)) {
+      vf x = r[i], y = r[i + s];
+      r[i] = __builtin_shuffle (x, y, up);
+      r[i + s] = __builtin_shuffle (x, y, low);
+    }
+}
+#define TILE_ROUND(s) tile_swap (r, s, (vi) TILE_LANES (s, TILE_UPPER), (vi) TILE_LANES (s, TILE_LOWER))
+INLINE void tile_turn (vf r[VL]) { TILE_ROUND (1); TILE_ROUND (2); TILE_ROUND (4); TILE_ROUND (8); }
+
 /* Start to bring rows of type t into the cache: rows that lie pages apart the processor does not foresee. */
 INLINE void tile_fetch (const void *src, int64_t src_ld, int64_t rows, int64_t cols, enum dtype t)
 {

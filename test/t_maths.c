@@ -2,6 +2,7 @@
 #include "config.h"
 #include "maths.h"
 #include "cpu_gemm.h"
+#include "cpu_pairs.h"
 
 /* ---- memory ---- */
 static void test_memory (void)
@@ -102,6 +103,60 @@ static void test_gemm (void)
     for (int tr = 0; tr < 4; tr++)
       EACH_TYPE (t) good &= gemm_case (big[i][0], big[i][1], big[i][2], 1, tr & 1, tr & 2, tr & 1, tr & 2, t, t);
   tap_ok (good, "products larger than a block in each direction");
+}
+
+/* dst [cols, rows] = the transpose of src [rows, cols]. */
+static void *turned (const void *src, int64_t rows, int64_t cols, enum dtype t)
+{
+  void *dst = tensor (rows * cols, t);
+  for (int64_t r = 0; r < rows; r++) for (int64_t c = 0; c < cols; c++) set (dst, c * rows + r, t, get (src, r * cols + c, t));
+  return dst;
+}
+
+static void own (const struct op_gemm *g, bool pairs)
+{
+  if (pairs) gemm_pairs (g);
+  else gemm_own (g, g->ab, g->ab, 1);
+}
+
+/* Our own products in one arithmetic: an element's bits are the same whatever the layouts, the threads and the part of C. */
+static int bits_case (int64_t m, int64_t n, int64_t k, enum dtype t, bool pairs)
+{
+  enum { I = 41, J = 53, M = 7, N = 29 };
+  void *a = filled (m * k, t, 1), *b = filled (k * n, t, 1), *c = tensor (m * n, DT_F32), *d = tensor (m * n, DT_F32);
+  void *at[] = { cpu_at (a), cpu_at (turned (a, m, k, t)) }, *bt[] = { cpu_at (b), cpu_at (turned (b, k, n, t)) };
+  void *nan = cpu_at (tensor (k * (m + n), DT_F32));
+  int good = 1;
+  /* what an earlier product left in the copies of the operands does no harm */
+  gemm_own (&(struct op_gemm) { m, n, k, k, n, n, .a = nan, .b = nan, .c = cpu_at (c), .ab = DT_F32, .ct = DT_F32 }, DT_F32, DT_F32, 1);
+  for (int v = 0; v < 8; v++) {
+    struct op_gemm g = { m, n, k, v & 1 ? m : k, v & 2 ? k : n, n, .a = at[v & 1], .b = bt[v / 2 & 1], .c = cpu_at (v ? d : c),
+      .ab = t, .ct = DT_F32, .ta = v & 1, .tb = v & 2 }, part = g;
+    cpu_threads = v & 4 ? 2 : 1;
+    own (&g, pairs);
+    cpu_threads = 1;
+    if (v) good &= same (c, d, m * n, DT_F32);
+    part.m = M, part.n = N;
+    part.a = at_elem (g.a, v & 1 ? I : I * k, t), part.b = at_elem (g.b, v & 2 ? J * k : J, t);
+    part.c = cpu_at (memset (cpu_at (d), 0xff, (size_t) (m * n) * 4));
+    own (&part, pairs);
+    for (int64_t i = 0; i < M; i++) for (int64_t j = 0; j < N; j++)
+      good &= get (d, i * n + j, DT_F32) == get (c, (I + i) * n + J + j, DT_F32);
+  }
+  double *r = gemm_ref (&(struct op_gemm) { m, n, k, k, n, n, .a = a, .b = b, .ab = t });
+  return good && close_to (c, DT_F32, r, m * n, "own") && zones (c, m * n, DT_F32);
+}
+
+static void test_bits (void)
+{
+  if (!TILE_WIDE) { tap_ok (1, "bits of our own products # SKIP a library makes all products here"); return; }
+  static const int64_t shape[][3] = { { 101, 1010, 37 }, { 410, 84, 1111 } };
+  for (int i = 0; i < 3; i++) {
+    enum dtype t = i ? DT_BF16 : DT_F32;
+    if (i == 2 && !pairs_fast ()) { tap_ok (1, "bits of products of pairs # SKIP no fast VDPBF16PS here"); break; }
+    int good = bits_case (shape[0][0], shape[0][1], shape[0][2], t, i == 2) & bits_case (shape[1][0], shape[1][1], shape[1][2], t, i == 2);
+    tap_ok (good, "the bits of %s depend on k and the operands alone", i == 2 ? "pairs" : i ? "bf16, widened" : "fp32");
+  }
 }
 
 static void test_grouped (void)
@@ -316,7 +371,7 @@ static void test_colsum (void)
 
 int main (int argc, char **argv)
 {
-  static void (*const test[]) (void) = { test_memory, test_axpby, test_gemm, test_grouped, test_norm, test_rope, test_swiglu,
+  static void (*const test[]) (void) = { test_memory, test_axpby, test_gemm, test_bits, test_grouped, test_norm, test_rope, test_swiglu,
     test_colsum };
   return maths_main (argc, argv, test, LEN (test));
 }
