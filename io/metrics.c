@@ -153,6 +153,8 @@ static void put_record (struct metrics *m, const struct metrics_record *r)
   if (r->has_eval) json_object_set_new (o, "eval_loss", number (r->eval_loss));
   if (r->dev) json_object_set_new (o, "memory", memory_of (r->dev));
   json_object_set_new (o, "comm", comm_of (m, r));
+  if (r->planned)
+    json_object_set_new (o, "plan", json_pack ("{s:I, s:I, s:b}", "memory", (json_int_t) r->planned_memory, "bytes", (json_int_t) r->planned_bytes, "agrees", r->planned_agrees));
   char *text = json_dumps (o, JSON_COMPACT | JSON_PRESERVE_ORDER);
   must (text, "out of host memory: a record of metrics");
   size_t n = strlen (text);

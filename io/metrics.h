@@ -17,6 +17,8 @@ struct metrics_record {
   bool    skipped;                            /* the gradient was not finite, the state is as before */
   bool    has_eval;                           /* there was validation after this step */
   double  eval_loss;
+  bool planned, planned_agrees;               /* there is a plan of this rank; memory and bytes have agreed with it so far */
+  int64_t planned_memory, planned_bytes;      /* bytes: of its arenas, all spaces; that it sends a step */
   const struct dev *dev;                      /* memory by purpose; NULL: none */
   /* this rank's groups, counters since their opening (the difference to the last step is written); NULL: none */
   const struct group_head *group[GROUP_N];

@@ -40,6 +40,7 @@ struct conf {
     int64_t save_every;         /* steps; 0 = only at the end */
     int64_t keep;               /* newest checkpoints kept; 0 = all */
     char device[16];            /* auto | cpu | cuda | sim */
+    char machine[STR];          /* a machine file by which the plan of a run predicts its times; empty: memory and bytes alone */
     enum tristate deterministic;
     bool overlap;               /* communication beside computation; off: the same order with waits */
     int64_t threads;            /* compute threads a rank; 0 = cores of the node / its ranks, or OMP_NUM_THREADS */

@@ -66,6 +66,7 @@ const struct row conf_row[] = {
   COUNT_ROW ("run.save_every", run.save_every, "100", "steps", ">=0", "save_interval", "checkpoint interval; 0: only at the end"),
   INT_ROW ("run.keep", run.keep, "2", "", ">=0", "", "newest checkpoints kept; 0: all"),
   { "run.device", T_STR, AT (run.device), "auto", "", "", "auto|cpu|cuda|sim", "", "what computes" },
+  STR_ROW ("run.machine", run.machine, "", "", "", "a name in share/machines or a path: times are predicted by it and compared at the end"),
   ENUM_ROW ("run.deterministic", run.deterministic, "auto", "no/false/off|yes/true/on|auto", "",
             "the same bits each time (always on for cpu)"),
   BOOL_ROW ("run.overlap", run.overlap, "true", "", "communication beside computation; false: the same order, with waits"),

@@ -1,4 +1,5 @@
 #include "config.h"
+#include "beside.h"
 #include "data.h"
 #include "dump.h"
 #include "job.h"
@@ -20,6 +21,8 @@ struct run {
   struct data *train, *valid;
   struct host_batch *batch;
   struct metrics *metrics;
+  struct beside *beside;     /* its plan */
+  bool evaluated;            /* since the last step */
   struct saver saver;
   int64_t step, tokens;      /* done */
   int bad_steps;             /* skipped in a row */
@@ -179,6 +182,7 @@ static void record (struct run *r, const struct step_result *out, double lr, dou
   struct metrics_record m = { .step = r->step, .loss = out->loss, .grad_norm = out->norm, .lr = lr, .tokens = r->tokens, .step_tokens = (int64_t) out->tokens, .seconds = seconds,
     .cpu_seconds = cpu, .mfu = -1, .skipped = out->skipped, .has_eval = eval != NULL, .eval_loss = eval ? *eval : 0, .dev = &r->j.d };
   for (int k = 0; k < GROUP_N; k++) m.group[k] = (struct group_head *) r->j.s.ch.c[k].g;
+  beside_record (r->beside, &m);
   metrics_step (r->metrics, &m);
 }
 
@@ -219,6 +223,7 @@ static int one_step (struct run *r, struct err *e)
   r->j.s.poison = c->debug.nan_rank == r->j.m.rank && c->debug.nan_step == r->step + 1;
   bool dumps = c->debug.dump[0] && r->step + 1 == c->debug.dump_step;
   if (dumps) dump (r, "init", false, 1);
+  beside_begin (r->beside);
   step_train (&r->j.s, r->batch, lr, &out);
   wait_all (1, &q);
   saver_kick (&r->saver);
@@ -231,9 +236,11 @@ static int one_step (struct run *r, struct err *e)
   if (dumps) dump (r, "grad", true, 1 / out.tokens);
   double seconds = now () - t;
   cpu = cpu_now () - cpu;
+  beside_end (r->beside, seconds, !r->evaluated);
   bool last = r->step == c->train.steps, stop = all[1] != 0;
   bool due = r->valid && c->eval.batches && (last || (c->eval.every && r->step % c->eval.every == 0));
-  if (due && !stop && evaluate (r, &eval, e)) return -1;
+  r->evaluated = due && !stop;
+  if (r->evaluated && evaluate (r, &eval, e)) return -1;
   record (r, &out, lr, seconds, cpu, due && !stop ? &eval : NULL);
   if (r->bad_steps >= c->train.max_bad_steps)
     return user_err (e, "diverged: %d steps in a row had values that are not finite (train.max_bad_steps), the last good step is %lld", r->bad_steps, (long long) r->step - r->bad_steps),
@@ -305,8 +312,10 @@ static int train (struct run *r, const char *yaml, int argc, char **argv, struct
   r->metrics = metrics_open (c->run.dir, r->step, c->train.steps, c->run.log_every, e);
   if (mesh_agree (&r->j.m, !r->metrics, e)) return -1;
   if (r->step >= c->train.steps) say (SAY_INFO, "nothing to do: step %lld of %lld is reached", (long long) r->step, (long long) c->train.steps);
+  r->beside = beside_open (&r->j);
   int rc = 0;
   while (!rc && r->step < c->train.steps) rc = one_step (r, e);
+  if (rc >= 0) beside_report (r->beside);
   return rc;
 }
 
@@ -345,6 +354,7 @@ int train_main (int argc, char **argv)
   base_last_words (NULL);
   watch_stop ();
   metrics_close (r->metrics);
+  beside_close (r->beside);
   if (r->batch) dev_release (&r->j.d, MEM_STAGE, SPACE_PINNED, r->batch[0].ids, r->j.s.mbs * r->j.s.b.g.n * 16);
   xfree (r->batch);
   if (r->train) data_close (r->train);

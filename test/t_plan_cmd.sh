@@ -26,4 +26,19 @@ plan --model llama2-7b --gpus 8 --machine "$out/m.yaml"; check 2 'm.yaml line 2:
 plan --help; check 0 'memory ledger' 'help'
 n=$((n + 1))
 [ "$(wc -l < "$out/o")" -le 40 ] && echo "ok $n - help is one screen" || echo "not ok $n - help is one screen"
+# a run beside its plan
+cat > "$out/cpu.yaml" <<'END'
+name: this-cpu
+device: cpu
+gpu: {name: cores, memory: 4 GB, bandwidth: 10 GB/s, peak_bf16: 20 GFLOP/s, peak_fp32: 20 GFLOP/s}
+attention: {forward: 10 GFLOP/s, backward: 10 GFLOP/s}
+node: {gpus: 8, nvlink: 1 GB/s}
+nic: {bandwidth: 10 Gb/s}
+END
+seq 20000 > "$out/text" && "$builddir/src/pretrain" tokenize --tokenizer bytes "$out/text" "$out/c.h5" > /dev/null 2>&1
+${MPIEXEC:-mpiexec} -n 4 "$builddir/src/pretrain" train --model tiny --data.train "$out/c.h5" --run.dir "$out/run" --run.machine "$out/cpu.yaml" --run.threads 1 --train.steps 6 \
+  --train.seq_len 64 --mesh.dp_shard 2 --mesh.pp 2 --train.global_batch 8 --eval.every 3 --eval.batches 1 > "$out/o" 2> "$out/e"
+check 0 'as planned to the byte, and so are the bytes of 5 steps' 'a run says that memory and bytes are as planned'
+grep -q 'time of a step .*s .*s .*%' "$out/o"; check 0 'time of a step' '... and how long a step was planned to take and took'
+[ "$(grep -c '"agrees":true' "$out/run/metrics.jsonl")" -eq 6 ]; check 0 '' '... and metrics.jsonl has it, each step'
 echo "1..$n"
