@@ -40,7 +40,7 @@ struct cuda {                 /* dev->impl */
 #define NC(x) do { ncclResult_t e_ = (x); MUST (e_ == ncclSuccess || e_ == ncclInProgress, "NCCL: %s: %s (%s)", #x, ncclGetErrorString (e_), ncclGetLastError (NULL)); } while (0)
 
 typedef void op_fn (struct dev *d, struct queue *q, const struct op *o);
-op_fn cuda_gemm, cuda_gemm_fp8, cuda_gemm_grouped, cuda_attn, cuda_attn_bwd, cuda_coll;
+op_fn cuda_gemm, cuda_gemm_fp8, cuda_attn, cuda_attn_bwd, cuda_coll;
 void gemm_close (void);
 void gemm_fp8_close (void);
 

@@ -265,6 +265,7 @@ static void op_zero (struct dev *d, struct queue *q, const struct op *o)
   { (void) d; CU (k_##NAME (&o->field, work_of (q, k_##NAME##_work (&o->field)), q->s)); }
 LAUNCH (axpby, axpby)
 LAUNCH (init, init)
+LAUNCH (gemm_grouped, grouped)
 LAUNCH (norm, norm)
 LAUNCH_WORK (norm_bwd, norm_bwd)
 LAUNCH (rope, rope)
@@ -284,7 +285,7 @@ LAUNCH (step_vars, step_vars)
 LAUNCH (adamw, adamw)
 
 static op_fn *const action[OP_N] = {
-  [OP_COPY] = op_copy, [OP_ZERO] = op_zero, [OP_AXPBY] = op_axpby, [OP_INIT] = op_init, [OP_GEMM] = cuda_gemm, [OP_GEMM_GROUPED] = cuda_gemm_grouped,
+  [OP_COPY] = op_copy, [OP_ZERO] = op_zero, [OP_AXPBY] = op_axpby, [OP_INIT] = op_init, [OP_GEMM] = cuda_gemm, [OP_GEMM_GROUPED] = op_gemm_grouped,
   [OP_NORM] = op_norm, [OP_NORM_BWD] = op_norm_bwd, [OP_ROPE] = op_rope, [OP_ATTN] = cuda_attn, [OP_ATTN_BWD] = cuda_attn_bwd, [OP_SWIGLU] = op_swiglu,
   [OP_SWIGLU_BWD] = op_swiglu_bwd, [OP_COLSUM] = op_colsum, [OP_EMBED] = op_embed, [OP_EMBED_BWD] = op_embed_bwd, [OP_XENT_MAX] = op_xent_max,
   [OP_XENT_SUM] = op_xent_sum, [OP_XENT_STATS] = op_xent_stats, [OP_XENT_GRAD] = op_xent_grad, [OP_SUMSQ] = op_sumsq, [OP_AMAX] = op_amax, [OP_STEP_VARS] = op_step_vars, [OP_ADAMW] = op_adamw,

@@ -129,20 +129,6 @@ void cuda_gemm (struct dev *d, struct queue *q, const struct op *o)
   LT (cublasLtMatmul (((struct cuda *) d->impl)->lt, p->desc, &one, g->b, p->a, g->a, p->b, &beta, g->c, p->c, g->c, p->c, &p->algo, q->work, (size_t) q->work_bytes, q->s));
 }
 
-/* Groups whose extents live on the device: each group's product over the maximum, rows outside of its range left alone, by a kernel of its own later; today the extents are fetched. */
-void cuda_gemm_grouped (struct dev *d, struct queue *q, const struct op *o)
-{
-  const struct op_gemm_grouped *g = &o->grouped;
-  int32_t off[g->groups + 1];
-  CU (cudaMemcpyAsync (off, g->off, sizeof off, cudaMemcpyDeviceToHost, q->s));
-  CU (cudaStreamSynchronize (q->s));
-  for (int64_t i = 0; i < g->groups; i++) {
-    struct op one = { .kind = OP_GEMM, .gemm = { .m = off[i + 1] - off[i], .n = g->n, .k = g->k, .a = (char *) g->a + off[i] * g->k * dtype_size (g->ab),
-      .b = (char *) g->b + i * g->n * g->k * dtype_size (g->ab), .c = (char *) g->c + off[i] * g->n * dtype_size (g->ct), .ab = g->ab, .ct = g->ct, .tb = g->tb, .beta = g->beta } };
-    if (one.gemm.m > 0) cuda_gemm (d, q, &one);
-  }
-}
-
 void gemm_close (void)
 {
   for (int b = 0; b < BUCKETS; b++)

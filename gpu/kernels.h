@@ -9,6 +9,7 @@
 extern "C" {
 #endif
 cudaError_t k_axpby (const struct op_axpby *o, cudaStream_t s);
+cudaError_t k_gemm_grouped (const struct op_gemm_grouped *o, cudaStream_t s);
 cudaError_t k_init (const struct op_init *o, cudaStream_t s);
 cudaError_t k_norm (const struct op_norm *o, cudaStream_t s);
 /* dw is summed in two passes through WORK (fp32), k_norm_bwd_work bytes. */

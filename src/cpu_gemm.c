@@ -68,7 +68,7 @@ static void grouped_rows (const struct op_gemm_grouped *o, int64_t g, int64_t ro
   while (rows > 0) {
     int64_t m = 256;
     while (m > rows) m /= 2;
-    struct op_gemm one = { .m = m, .n = o->n, .k = o->k, .ab = o->ab, .ct = o->ct, .tb = o->tb,
+    struct op_gemm one = { .m = m, .n = o->n, .k = o->k, .ab = o->ab, .ct = o->ct, .tb = o->tb, .beta = o->beta,
       .a = at_elem (o->a, row * o->k, o->ab), .b = at_elem (o->b, g * o->k * o->n, o->ab),
       .c = at_elem (o->c, row * o->n, o->ct) };
     gemm (&one);

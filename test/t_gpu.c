@@ -235,6 +235,29 @@ static void test_swiglu (void)
   }
 }
 
+/* ---- groups of rows, whose extents are on the device ---- */
+
+static void test_grouped (void)
+{
+  static const struct { int64_t groups, rows, n, k; bool tb; float beta; int empty; } c[] = { { 3, 100, 64, 32, false, 0, -1 },
+    { 8, 513, 130, 71, true, 1, 2 }, { 1, 65, 7, 200, false, 1, -1 }, { 5, 40, 33, 17, true, 0, 0 } };
+  EACH_TYPE (ab) {
+    EACH_TYPE (ct) for (int i = 0; i < LEN (c); i++, again ()) {
+      int64_t g = c[i].groups, rows = c[i].rows;
+      struct buf a = filled (rows * c[i].k, ab, 0, 1), b = filled (g * c[i].n * c[i].k, ab, 0, 1), d = filled (rows * c[i].n, ct, 0, 1),
+        off = raw (g + 1, DT_I32, 0);
+      int32_t at[16] = { (int32_t) i };   /* rows before the first group and after the last belong to none */
+      for (int64_t j = 1; j <= g; j++)
+        at[j] = j - 1 == c[i].empty ? at[j - 1] : at[j - 1] + (int32_t) below ((rows - at[j - 1]) * 2 / (g - j + 2) + 1);
+      put (&off, at);
+      BOTH (OP_GEMM_GROUPED, grouped, .groups = g, .max_rows = rows, .n = c[i].n, .k = c[i].k, .off = (int32_t *) off.p[k], .a = a.p[k],
+        .b = b.p[k], .c = d.p[k], .ab = ab, .ct = ct, .tb = c[i].tb, .beta = c[i].beta);
+      look (&d);
+    }
+    point ("product of groups", ab, -1);
+  }
+}
+
 /* ---- rows ---- */
 
 struct norm_case { int64_t rows, inner, dim, gap; int off; };
@@ -575,6 +598,7 @@ int main (int argc, char **argv)
   test_amax ();
   test_rope ();
   test_swiglu ();
+  test_grouped ();
   test_norm ();
   test_norm_bwd ();
   test_colsum ();

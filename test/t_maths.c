@@ -161,19 +161,21 @@ static void test_bits (void)
 
 static void test_grouped (void)
 {
-  EACH_TYPE (t) for (int tb = 0; tb < 2; tb++) {
+  EACH_TYPE (t) for (int v = 0; v < 4; v++) {
+    bool tb = v & 1;
+    float beta = (float) (v / 2);
     int64_t off[] = { 0, 5, 5, 310, 333 }, n = 40, k = 24, groups = 4;
-    void *o = tensor (5, DT_I32), *a = filled (400 * k, t, 1), *b = filled (groups * n * k, t, 1), *c = tensor (333 * n, t);
+    void *o = tensor (5, DT_I32), *a = filled (400 * k, t, 1), *b = filled (groups * n * k, t, 1), *c = filled (333 * n, t, 1);
+    double *want[4];
+    int good = 1;
     for (int i = 0; i < 5; i++) set (o, i, DT_I32, (double) off[i]);
+    for (int g = 0; g < groups; g++)
+      want[g] = gemm_ref (&(struct op_gemm) { off[g + 1] - off[g], n, k, k, tb ? k : n, n, at_elem (a, off[g] * k, t),
+        at_elem (b, g * n * k, t), at_elem (c, off[g] * n, t), .ab = t, .ct = t, .tb = tb, .beta = beta });
     OP (OP_GEMM_GROUPED, grouped, .groups = groups, .max_rows = 400, .n = n, .k = k, .off = o, .a = a, .b = b, .c = c, .ab = t,
-      .ct = t, .tb = tb);
-    int good = zones (c, 333 * n, t);
-    for (int g = 0; g < groups; g++) if (off[g + 1] > off[g]) {
-      struct op_gemm one = { off[g + 1] - off[g], n, k, k, tb ? k : n, n, at_elem (a, off[g] * k, t), at_elem (b, g * n * k, t),
-        .ab = t, .ct = t, .tb = tb };
-      good &= close_to (at_elem (c, off[g] * n, t), t, gemm_ref (&one), one.m * n, "grouped");
-    }
-    tap_ok (good, "grouped gemm %s tb %d", dtype_name (t), tb);
+      .ct = t, .tb = tb, .beta = beta);
+    for (int g = 0; g < groups; g++) good &= close_to (at_elem (c, off[g] * n, t), t, want[g], (off[g + 1] - off[g]) * n, "grouped");
+    tap_ok (good && zones (c, 333 * n, t), "grouped gemm %s tb %d beta %g", dtype_name (t), tb, beta);
   }
 }
 
