@@ -12,13 +12,13 @@ static struct cuda *of (struct dev *d) { return d->impl; }
 
 /* ---- open and close ---- */
 
+/* One GPU for a rank. A launcher that binds ranks shows each its own GPU or its own few, else a rank takes that of its place on the node. The program compares
+   what the ranks of a node took. */
 static int pick_gpu (const struct dev_conf *c, int *gpu, struct err *e)
 {
   int n = 0;
   cudaError_t r = cudaGetDeviceCount (&n);
   if (r != cudaSuccess || n < 1) return H->user_err (e, "no GPU can be used here (%s): run with --run.device cpu", r == cudaSuccess ? "none is visible" : cudaGetErrorString (r));
-  if (n > 1 && c->local_size > n && !c->shared_gpu)
-    return H->user_err (e, "%d ranks on this node but %d GPUs: start at most one rank a GPU", c->local_size, n);
   *gpu = c->local_rank % n;
   return 0;
 }

@@ -29,6 +29,8 @@ struct host {
 
 typedef const struct dev_ops *module_entry (const struct host *h);
 
+/* Is there a file of that name to open? */
+bool module_there (const char *name);
 /* Open the module NAME (cuda): beside the executable, in ../gpu (the build tree), then in pkglibdir. NULL with the sentence (no such file, another build, a missing library). */
 const struct dev_ops *module_open (const char *name, struct err *e);
 #endif

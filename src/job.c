@@ -1,6 +1,7 @@
 #include "config.h"
 #include "job.h"
 #include <errno.h>
+#include "host.h"
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -60,22 +61,32 @@ int job_options (struct job *j, const char *yaml, int argc, char **argv, struct 
   return bad ? -1 : mesh_split (&j->m, &shape, j->c.mesh.tp_across_nodes, e);
 }
 
-/* auto: the GPUs, if every rank has the driver, a build with the cuda device and a GPU to use; else the cpu device. Collective. */
+/* The GPUs, if every rank has the driver, a build with the cuda device, and a GPU of its own; else 0, with the reason where there is one of these. Collective. */
+static bool open_gpus (struct job *j, const struct dev_conf *dc)
+{
+  static const char nothing[] = "there is neither a GPU nor a cuda device in this build";
+  struct err why = { 0 };
+  bool driver = !access ("/dev/nvidiactl", F_OK), module = module_there ("cuda"), up = false;
+  int bad = 0;
+  /* Opening the module loads the CUDA libraries: not on hosts where it cannot work. */
+  if (!driver) bad = user_err (&why, "%s", module ? "this host has no NVIDIA driver (/dev/nvidiactl is missing)" : nothing);
+  else bad = dev_open (&j->d, "cuda", dc, &why), up = !bad;
+  if (!mesh_agree (&j->m, bad, &why) && !mesh_devices (&j->m, j->d.id, dc->shared_gpu, j->gpus, sizeof j->gpus, &why)) return true;
+  if (up) dev_close (&j->d);
+  if (strcmp (why.msg, nothing)) say (SAY_INFO, "run.device auto takes the cpu device: %s", why.msg);
+  return false;
+}
+
+/* Collective. */
 static int open_device (struct job *j, const struct dev_conf *dc, struct err *e)
 {
   const char *name = j->c.run.device;
-  if (!strcmp (name, "auto")) {
-    struct err why = { 0 };
-    int have = !access ("/dev/nvidiactl", F_OK) && !dev_open (&j->d, "cuda", dc, &why), all;
-    MPI_Request q;
-    MPI_Iallreduce (&have, &all, 1, MPI_INT, MPI_MIN, j->m.world, &q);
-    wait_all (1, &q);
-    if (why.msg[0]) say (SAY_INFO, "run.device auto takes the cpu device: %s", why.msg);
-    if (all) return 0;
-    if (have) dev_close (&j->d);
-    name = "cpu";
-  }
-  return dev_open (&j->d, name, dc, e);
+  bool any = !strcmp (name, "auto");
+  if (any && open_gpus (j, dc)) return j->dev_up = true, 0;
+  int bad = dev_open (&j->d, any ? "cpu" : name, dc, e);
+  j->dev_up = !bad;
+  if (mesh_agree (&j->m, bad, e)) return -1;
+  return mesh_devices (&j->m, j->d.id, dc->shared_gpu, j->gpus, sizeof j->gpus, e);
 }
 
 int job_start (struct job *j, struct err *e)
@@ -85,9 +96,7 @@ int job_start (struct job *j, struct err *e)
     .comm_chunk = c->debug.comm_chunk, .sync_send = c->debug.sync_send, .shared_gpu = c->debug.shared_gpu, .deterministic = conf_deterministic (c), .op_times = c->debug.op_times };
   base_phase ("device");
   if (c->debug.verbose) say_level (SAY_DEBUG);
-  int bad = open_device (j, &dc, e);
-  j->dev_up = !bad;
-  if (mesh_agree (&j->m, bad, e)) return -1;
+  if (open_device (j, &dc, e)) return -1;
   if (!strcmp (j->d.ops->name, "cuda") && !j->d.conf.deterministic)
     say (SAY_INFO, "not deterministic: attention's backward sums in any order, which is faster (--run.deterministic true: the same bits each time)");
   base_phase ("memory");
@@ -95,7 +104,7 @@ int job_start (struct job *j, struct err *e)
   MPI_Request q;
   MPI_Iallreduce (&mine, &j->d.memory, 1, MPI_INT64_T, MPI_MIN, j->m.world, &q);
   wait_all (1, &q);
-  bad = step_plan (&j->s, c, &j->m, &j->d, e);
+  int bad = step_plan (&j->s, c, &j->m, &j->d, e);
   j->planned = true;
   if (mesh_agree (&j->m, bad, e)) return -1;
   base_phase ("groups");

@@ -10,6 +10,7 @@ struct job {
   struct mesh m;
   struct dev d;
   struct step s;
+  char gpus[256];        /* of this node's ranks, in words; empty on cpu */
   bool mesh_up, dev_up, planned, started;
 };
 

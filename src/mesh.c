@@ -167,6 +167,8 @@ void mesh_spec (const struct mesh *m, enum group_kind k, struct group_spec *spec
 
 /* ---- agreeing ---- */
 
+struct owner { int rank; char id[32]; };   /* of a device; rank of the world */
+
 /* The sentence of rank WHO becomes everybody's. */
 static int spread (const struct mesh *m, int who, const char *head, struct err *e)
 {
@@ -191,6 +193,41 @@ int mesh_agree (struct mesh *m, int failed, struct err *e)
   if (v[0] == INT64_MAX) return 0;
   if (v[1] != ~v[2]) snprintf (head, sizeof head, "rank %d: ", (int) v[0]);
   return spread (m, (int) v[0], head, e ? e : &none);
+}
+
+/* The world ranks of this node that use the device ID into rank[]; how many. */
+static int users_of (const char *id, const struct owner *o, int n, int *rank)
+{
+  int users = 0;
+  for (int i = 0; i < n; i++)
+    if (!strcmp (o[i].id, id)) rank[users++] = o[i].rank;
+  return users;
+}
+
+int mesh_devices (struct mesh *m, const char *id, bool shared, char *out, size_t size, struct err *e)
+{
+  struct owner mine = { .rank = m->rank }, *all = xalloc ((size_t) m->local_size * sizeof *all, "mesh");
+  int *rank = xalloc ((size_t) m->local_size * sizeof (int), "mesh"), bad = 0;
+  char ranks[64];
+  MPI_Request r;
+  snprintf (mine.id, sizeof mine.id, "%s", id);
+  MPI_Iallgather (&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, m->node_comm, &r);
+  wait_all (1, &r);
+  out[0] = 0;
+  for (int i = 0; i < m->local_size; i++) {
+    size_t at = strlen (out);
+    snprintf (out + at, size - at, "%s%s", at ? ", " : "", all[i].id);
+  }
+  for (int i = 0; i < m->local_size && !bad && !shared; i++) {
+    int n = all[i].id[0] ? users_of (all[i].id, all, m->local_size, rank) : 0;
+    if (n < 2) continue;
+    mesh_ranks_text (rank, n, ranks, sizeof ranks);
+    bad = user_err (e, "ranks %s of host %s would all use the GPU %s: start one rank a GPU, each of which sees all GPUs of its node or its own alone "
+                    "(CUDA_VISIBLE_DEVICES); for tests --debug.shared_gpu true lets them share it", ranks, base_host (), all[i].id);
+  }
+  xfree (all);
+  xfree (rank);
+  return mesh_agree (m, bad, e);
 }
 
 /* Rank 0's text on every rank; xfree it. Cut, so that no count passes 2^31. */

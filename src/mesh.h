@@ -62,6 +62,9 @@ void mesh_close (struct mesh *m);
 int  mesh_agree (struct mesh *m, int failed, struct err *e);
 /* Collective. Every rank has the same TEXT? If not, -1 on all with "rank 3 differs: <what>: A vs B" for the first differing line. name: "configuration", "binary", "data". */
 int  mesh_same (struct mesh *m, const char *name, const char *text, struct err *e);
+/* Collective. Each rank uses the device named ID (dev.id; empty: none that could be taken twice). Two ranks of a node on one, and not SHARED: -1 on all, with ranks, host
+   and device in the sentence. Before anything is allocated there. OUT: the devices of this node's ranks in words. */
+int  mesh_devices (struct mesh *m, const char *id, bool shared, char *out, size_t size, struct err *e);
 /* Fill the spec of group K for a device (communicator, members, tag); stage is left to the caller. n == 1: comm MPI_COMM_SELF, no members.
    member: [world], lent to the spec. Both ends of a link have one tag, that of the end which sends: F_IN has GROUP_F_OUT, B_IN GROUP_B_OUT. */
 void mesh_spec (const struct mesh *m, enum group_kind k, struct group_spec *spec, int *member);

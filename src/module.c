@@ -49,6 +49,12 @@ static bool find (const char *name, char path[PATH_MAX])
   return !access (path, R_OK);
 }
 
+bool module_there (const char *name)
+{
+  char path[PATH_MAX];
+  return find (name, path);
+}
+
 const struct dev_ops *module_open (const char *name, struct err *e)
 {
   char path[PATH_MAX];

@@ -291,6 +291,7 @@ static void announce (const struct run *r)
           (long long) c->train.global_batch, (long long) c->train.seq_len, r->j.m.size, r->j.m.size == 1 ? "" : "s");
   printf ("ranks of a node: %d on %d core%s", r->j.m.local_size, cores, cores == 1 ? "" : "s");
   if (threads) printf (", %d compute thread%s each", threads, threads == 1 ? "" : "s");   /* a GPU has none */
+  if (r->j.gpus[0]) printf (", GPU%s %s", r->j.m.local_size == 1 ? "" : "s", r->j.gpus);
   printf ("\n\n");
   mesh_draw (&r->j.m.shape, r->j.m.node_of, stdout);
   printf ("\n");

@@ -172,6 +172,32 @@ static void compare (void)
   free (big);
 }
 
+/* Ranks and their GPUs. Nodes are numbered in turn (virtual_nodes). */
+static int taken (const char *id, bool shared, char *words, struct err *e)
+{
+  memset (e, 0, sizeof *e);
+  return mesh_devices (&m, id, shared, words, 128, e);
+}
+
+static void devices (void)
+{
+  struct err e;
+  char id[16], words[128], want[128] = "", sentence[64];
+  int last = m.local_size - 1;
+  snprintf (id, sizeof id, "1b:%d", m.local_rank);
+  for (int i = 0; i < m.local_size; i++) snprintf (want + strlen (want), 16, "%s1b:%d", i ? ", " : "", i);
+  tap_ok (!taken (id, false, words, &e) && !strcmp (words, want), "a GPU for each rank, the same names on each node: %s", words);
+  tap_ok (!taken ("", false, words, &e), "no GPU at all");
+  if (last < 1) return;
+  /* on the last node the first and the last rank have one GPU */
+  int a = m.nodes - 1, b = a + last * m.nodes;
+  if (m.rank == b) strcpy (id, "1b:0");
+  snprintf (sentence, sizeof sentence, "ranks %d, %d of host", a, b);
+  int bad = taken (id, false, words, &e);
+  tap_ok (bad && strstr (e.msg, sentence) && strstr (e.msg, "the GPU 1b:0:") && e.code == EXIT_USER, "two ranks on one: refused on all, with their numbers");
+  tap_ok (!taken (id, true, words, &e), "and allowed where it is asked for");
+}
+
 int main (int argc, char **argv)
 {
   const char *size = getenv ("PMI_SIZE");
@@ -182,6 +208,7 @@ int main (int argc, char **argv)
   wait_init (size ? atoi (size) : 1);
   tap_ok (mesh_open (&m, MPI_COMM_WORLD, &e) == 0, "open");
   node_map ();
+  devices ();
   all_axes ();
   refusal ();
   agree ();
