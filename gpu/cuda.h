@@ -16,21 +16,29 @@ struct queue {
   void *work;                 /* borrowed */
   int64_t work_bytes;
   const char *name;
+  struct queue *next;         /* of the device's */
 };
 struct event { cudaEvent_t e; };
 struct group {
   struct group_head head;     /* first: dev.h */
+  struct dev *dev;
   ncclComm_t comm;
+  const char *doing;          /* the last call, for the one who looks for what failed */
   void *stage;
   int64_t stage_bytes;
+  /* The last collectives: an event behind each, and its number (dev.issued). [first, last) are not known to be done. */
+  cudaEvent_t mark[COLL_NOTES];
+  int64_t number[COLL_NOTES], first, last;
 };
 
+enum { MAX_GROUPS = 64 };
 struct cuda {                 /* dev->impl */
   int gpu;
   cublasLtHandle_t lt;
-  struct group *groups[64];   /* open ones, for their errors */
+  struct group *groups[MAX_GROUPS];   /* open ones, for their errors */
   int n_groups;
   struct times *times;        /* debug.op_times */
+  struct queue *queues;
 };
 
 /* The world failed: a sentence with the library's own words, and the job ends. */
@@ -51,7 +59,8 @@ void times_end (struct times *t, struct queue *q);
 
 struct group *cuda_group_open (struct dev *d, const struct group_spec *s);
 void cuda_group_close (struct dev *d, struct group *g);
-void nccl_check (struct cuda *c);     /* asynchronous errors of all groups end the job */
+void nccl_check (struct dev *d);      /* asynchronous errors of all groups end the job; what is done is written down in dev.done */
+void nccl_mark (struct dev *d, struct group *g, struct queue *q);   /* all of G's collectives so far are on Q */
 
 #ifdef HAVE_CUDNN
 /* cuDNN's fused attention; false where it does not offer this shape (then ours is used). */

@@ -118,6 +118,8 @@ static struct queue *queue_open (struct dev *d, enum queue_kind k, const char *n
   *q = (struct queue) { .dev = d, .kind = k, .work = work, .work_bytes = work_bytes, .name = name };
   CU (cudaDeviceGetStreamPriorityRange (&low, &high));
   CU (cudaStreamCreateWithPriority (&q->s, cudaStreamNonBlocking, k == QUEUE_COMM ? high : low));
+  q->next = of (d)->queues;
+  of (d)->queues = q;
   return q;
 }
 
@@ -125,8 +127,9 @@ static struct queue *queue_open (struct dev *d, enum queue_kind k, const char *n
 static void wait_host (struct dev *d, cudaError_t (*query) (void *), void *what)
 {
   cudaError_t r;
-  for (int state = 0, n = 0; (r = query (what)) == cudaErrorNotReady; n++) {
-    if (n % 1024 == 1023) nccl_check (of (d));
+  int state = 0;
+  for (int64_t n = 0; (r = query (what)) == cudaErrorNotReady; n++) {
+    if (n % 1024 == 1023) nccl_check (d);
     if (n > 4096) H->wait_idle (&state);
   }
   MUST (r == cudaSuccess, "CUDA: %s", cudaGetErrorString (r));
@@ -137,6 +140,9 @@ static cudaError_t query_event (void *e) { return cudaEventQuery ((cudaEvent_t) 
 static void queue_close (struct dev *d, struct queue *q)
 {
   wait_host (d, query_stream, q->s);
+  struct queue **at = &of (d)->queues;
+  while (*at != q) at = &(*at)->next;
+  *at = q->next;
   CU (cudaStreamDestroy (q->s));
   H->xfree (q);
 }
@@ -172,8 +178,8 @@ static void sync (struct dev *d, struct event *ev) { wait_host (d, query_event, 
 
 static void drain (struct dev *d)
 {
-  nccl_check (of (d));
-  CU (cudaDeviceSynchronize ());
+  for (struct queue *q = of (d)->queues; q; q = q->next) wait_host (d, query_stream, q->s);
+  nccl_check (d);
 }
 
 static void fetch (struct dev *d, struct event *ev, void *dst, const void *pinned, int64_t bytes, const void *sim_answer)
@@ -186,7 +192,7 @@ static void fetch (struct dev *d, struct event *ev, void *dst, const void *pinne
 /* ---- graphs ---- */
 
 /* What a launch counts: the operations that were captured. */
-struct graph { cudaGraphExec_t exec; struct op *op; int n, room; };
+struct graph { cudaGraphExec_t exec; struct op *op; int n, room; struct group *group[GROUP_N]; int groups; };
 static struct graph *capturing;
 
 static void remember (const struct op *o)
@@ -201,6 +207,12 @@ static void remember (const struct op *o)
     g->room = room;
   }
   g->op[g->n++] = *o;
+  if (o->kind < OP_COLL_FIRST) return;
+  int i = 0;
+  while (i < g->groups && g->group[i] != o->coll.g) i++;
+  if (i == GROUP_N) return;
+  g->group[i] = o->coll.g;
+  g->groups = i < g->groups ? g->groups : i + 1;
 }
 
 static void graph_begin (struct dev *d, struct queue *q)
@@ -226,6 +238,7 @@ static void graph_launch (struct dev *d, struct queue *q, struct graph *g)
 {
   for (int i = 0; i < g->n; i++) H->dev_count (d, &g->op[i]);
   CU (cudaGraphLaunch (g->exec, q->s));
+  for (int i = 0; i < g->groups; i++) nccl_mark (d, g->group[i], q);
 }
 
 static void graph_free (struct dev *d, struct graph *g)

@@ -12,6 +12,7 @@
 static int my_rank, my_size = 1;
 static void (*end_job) (int);
 static void (*last_words) (int, const char *);
+static void (*give_up) (void);
 static enum say max_level = SAY_INFO;
 static char phase_now[128] = "start";
 static _Atomic int64_t live_blocks, live_bytes;
@@ -51,6 +52,8 @@ void base_rank (int rank, int size, void (*abort_fn) (int))
 }
 
 void base_last_words (void (*fn) (int code, const char *sentence)) { last_words = fn; }
+
+void base_give_up (void (*fn) (void)) { give_up = fn; }
 
 int base_rank_get (void) { return my_rank; }
 
@@ -123,6 +126,11 @@ void die_at (const char *file, int line, int code, const char *fmt, ...)
     fn (code, text);
   }
   fflush (NULL);
+  if (give_up) {
+    void (*fn) (void) = give_up;
+    give_up = NULL;
+    fn ();
+  }
   if (end_job) end_job (code);
   _exit (code);
 }

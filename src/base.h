@@ -28,6 +28,8 @@ int world_err (struct err *e, const char *fmt, ...) __attribute__ ((format (prin
 /* FN is told the sentence with which the process is about to end, once; NULL: nobody. It may be called from any thread. */
 void base_last_words (void (*fn) (int code, const char *sentence));
 void base_rank (int rank, int size, void (*abort_fn) (int code));
+/* FN runs in a process that ends by a failure, after all is said: it gives up what would keep the process or its peers. From any thread, in bounded time. NULL: nothing. */
+void base_give_up (void (*fn) (void));
 int  base_rank_get (void);
 const char *base_host (void);               /* this host's short name; static storage */
 void base_phase (const char *phase);        /* what this rank is doing now ("load", "step 12"...): named when it dies; copied */

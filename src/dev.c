@@ -134,15 +134,17 @@ void dev_count (struct dev *d, const struct op *o)
 void dev_stuck (const struct dev *d, char *out, size_t size)
 {
   size_t n = (size_t) snprintf (out, size, "none");
-  bool any = false;
+  bool told[GROUP_N] = { false }, any = false;
   for (int64_t i = MAX (d->notes - COLL_NOTES, 0); i < d->notes; i++) {
     const struct coll_note *c = &d->note[i % COLL_NOTES];
+    int64_t later = d->issued[c->group] - c->seq;
     char text[24];
-    if (c->seq <= d->done[c->group]) continue;
+    if (c->seq <= d->done[c->group] || told[c->group]) continue;
     bytes_text (c->bytes, text);
     if (!any) n = 0;
     if (n < size) n += (size_t) snprintf (out + n, size - n, "%s%s %s %lld of %s", any ? ", " : "", group_name (c->group), op_name (c->op), (long long) c->seq, text);
-    any = true;
+    if (n < size && later > 0) n += (size_t) snprintf (out + n, size - n, " and %lld behind it", (long long) later);
+    told[c->group] = any = true;
   }
 }
 

@@ -144,7 +144,7 @@ int  dev_open (struct dev *d, const char *name, const struct dev_conf *c, struct
 void dev_close (struct dev *d);
 extern const struct dev_ops dev_cpu, dev_sim;
 
-/* The collectives not known to be done among the last ones, oldest first, as text: "shard all-gather 12 of 1.00 MiB, ..."; "none". May be called from any thread, while the
+/* Of each kind of group the first collective that is not known to be done, as text: "shard all-gather 12 of 1.00 MiB and 3 behind it, ..."; "none". May be called from any thread, while the
    main thread stands still. */
 void dev_stuck (const struct dev *d, char *out, size_t size);
 

@@ -25,6 +25,9 @@ struct host {
   void (*dev_count) (struct dev *d, const struct op *o);
   double (*dev_flops) (const struct op *o);
   const char *(*op_name) (enum op_kind k);
+  void (*dev_stuck) (const struct dev *d, char *out, size_t size);
+  const char *(*group_name) (enum group_kind k);
+  void (*give_up) (void (*fn) (void));   /* base_give_up */
 };
 
 typedef const struct dev_ops *module_entry (const struct host *h);
