@@ -86,8 +86,8 @@ static inline void tiny_shape (const struct conf *c, int world, struct mesh_shap
 /* A run that stands: initial weights made, no step done. */
 struct tiny { struct mesh m; struct dev d; struct step s; struct host_batch *b; int32_t *ids; int64_t bytes; };
 
-/* Collective over COMM. C stays the caller's until tiny_close. MEMORY: bytes of the device, 0 = not known. */
-static inline void tiny_open (struct tiny *t, const struct conf *c, MPI_Comm comm, int64_t memory)
+/* Collective over COMM. C stays the caller's until tiny_close. MEMORY: bytes of the device, 0 = not known. OPENED: called when the device is open, before memory is taken. */
+static inline void tiny_open_with (struct tiny *t, const struct conf *c, MPI_Comm comm, int64_t memory, void (*opened) (struct dev *d))
 {
   struct err e = { 0 };
   struct mesh_shape shape;
@@ -99,6 +99,7 @@ static inline void tiny_open (struct tiny *t, const struct conf *c, MPI_Comm com
   struct dev_conf dc = { .local_rank = t->m.local_rank, .local_size = t->m.local_size, .threads = 1, .comm_delay_ms = c->debug.comm_delay_ms,
     .comm_chunk = c->debug.comm_chunk, .sync_send = c->debug.sync_send, .shared_gpu = getenv ("TEST_DEVICE") != NULL };
   if (dev_open (&t->d, getenv ("TEST_DEVICE") ? getenv ("TEST_DEVICE") : "cpu", &dc, &e)) die ("%s", e.msg);
+  if (opened) opened (&t->d);
   t->d.memory = memory;
   if (step_plan (&t->s, c, &t->m, &t->d, &e)) die ("%s", e.msg);
   step_start (&t->s, &t->m);
@@ -112,6 +113,8 @@ static inline void tiny_open (struct tiny *t, const struct conf *c, MPI_Comm com
     t->b[i] = (struct host_batch) { p, p + n, p + 2 * n, p + 3 * n };
   }
 }
+
+static inline void tiny_open (struct tiny *t, const struct conf *c, MPI_Comm comm, int64_t memory) { tiny_open_with (t, c, comm, memory, NULL); }
 
 /* Step STEP, from 1. Collective. */
 static inline void tiny_step (struct tiny *t, int64_t step, struct step_result *r)
