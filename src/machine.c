@@ -267,6 +267,7 @@ double machine_peak (const struct machine *m, enum dtype t)
 static double formula (const struct machine *m, double rows, double cols, double k, enum dtype t)
 {
   double waves = rows * cols / (128.0 * 256.0 * m->units);
+  if (waves < 1) waves = MIN (1, waves * MAX (1, k / 1024));   /* few tiles and a long inner length: it is split over units, up to one wave */
   return machine_peak (m, t) * m->gemm.best * k / (k + m->gemm.half_k) * waves / (waves + m->gemm.half_tiles);
 }
 

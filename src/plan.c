@@ -213,6 +213,7 @@ static int line_open (struct line *l, struct plan *p, int64_t mbs, bool comm_spa
     role_run (r, true);
     l->at[i].item = sim_items (&r->d, &l->at[i].items);
     l->at[i].events = sim_events (&r->d);
+    for (int k = 0; k < GROUP_N; k++) l->at[i].cross[k] = sim_where (&r->d, k).nodes > 1;
   }
   xfree (c);
   return rc ? rc : sim_time (l->at, l->pp, &p->m, comm_spans, e);

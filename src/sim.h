@@ -47,6 +47,7 @@ struct sim_cost { double busy, exposed; };
 struct sim_span { int16_t lane; int32_t mark; uint8_t op; double begin, end; };   /* lane 0: computation under a mark; 1 + group: a collective */
 struct sim_stage {                 /* in: items; out: the rest */
   const struct sim_item *item; int64_t items; int events;
+  bool cross[GROUP_N];             /* the group's ranks lie on several nodes */
   double end, compute, exposed, bubble;   /* seconds: all done; the compute queue busy, waiting for a link, waiting for another stage */
   struct sim_cost cost[GROUP_N][OP_N - OP_COLL_FIRST];
   struct sim_span *span; int spans, room;   /* owned by the caller (xfree) */

@@ -89,6 +89,18 @@ static double together (struct play *p, int stage, const struct sim_item *i, dou
   return m->ready;
 }
 
+/* A link that another queue's collective is using gives half of itself to the later one. (What that costs the earlier is left out: the later are the short ones that computation waits
+   for.) */
+static double shared (struct stage_at *a, const struct sim_stage *s, const struct sim_item *i, double begin)
+{
+  double busy = 0;
+  for (int q = 0; q < SIM_QUEUES; q++) {
+    const struct point *x = &a->q[q].last;
+    if (q != i->queue && x->group >= 0 && x->group != GROUP_WORLD && s->cross[x->group] == s->cross[i->group] && x->moved <= begin) busy = MAX (busy, x->t - begin);
+  }
+  return i->seconds + MIN (i->seconds, busy);
+}
+
 static bool collective (struct play *p, int stage, const struct sim_item *i)
 {
   struct stage_at *a = &p->at[stage];
@@ -96,9 +108,10 @@ static bool collective (struct play *p, int stage, const struct sim_item *i)
   struct point *last = &a->q[i->queue].last;
   double begin = together (p, stage, i, last->t);
   if (begin < 0) return false;
-  *last = (struct point) { begin + i->seconds, begin, i->group, i->op };
+  double seconds = shared (a, s, i, begin);
+  *last = (struct point) { begin + seconds, begin, i->group, i->op };
   a->comm_until = MAX (a->comm_until, last->t);
-  s->cost[i->group][i->op - OP_COLL_FIRST].busy += i->seconds;
+  s->cost[i->group][i->op - OP_COLL_FIRST].busy += seconds;
   if (p->comm_spans) span (s, &(struct sim_span) { (int16_t) (1 + i->group), a->mark, i->op, begin, last->t });
   return true;
 }

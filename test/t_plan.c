@@ -276,6 +276,13 @@ static void check_wait (void)
           s.exposed);
   xfree (s.span);
 
+  /* Two queues on one link: the second has half of it while the first is there. On two links each has its own. */
+  const struct sim_item both[] = { { .kind = SIM_COLL, .queue = 1, .op = OP_ALL_GATHER, .group = GROUP_SHARD, .seconds = 3 },
+    { .kind = SIM_COLL, .queue = 2, .op = OP_ALL_GATHER, .group = GROUP_TP, .seconds = 2 } };
+  struct sim_stage one = { .item = both, .items = 2 }, apart = { .item = both, .items = 2, .cross[GROUP_SHARD] = true };
+  rc = sim_time (&one, 1, &m, false, &e) || sim_time (&apart, 1, &m, false, &e);
+  tap_ok (!rc && one.end == 4 && apart.end == 3, "two collectives share a link: end %g, on two links %g", one.end, apart.end);
+
   /* Two stages: the second gets at 2 + 1 what the first has worked on for 2, and had waited from 0: 2 for the stage, 1 for the link. */
   const struct sim_item first[] = { { .kind = SIM_OP, .seconds = 2 }, { .kind = SIM_RECORD, .arg = 0 }, { .kind = SIM_WAIT, .queue = 1, .arg = 0 },
     { .kind = SIM_COLL, .queue = 1, .op = OP_SEND, .group = GROUP_F_OUT, .seconds = 1 } };
