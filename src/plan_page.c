@@ -496,18 +496,21 @@ static void memory_ledger (const struct plan *p, FILE *f)
 
 static void choice_table (const struct plan *p, const struct plan_choice *c, int n, FILE *f)
 {
-  char step[24], gb[24], tokens[64];
+  char step[24], gb[24], tokens[64], text[400];
   fputs ("<table>", f);
-  heads (f, "mesh and settings|#GPUs|#tokens/s|#MFU|#step|#exposed|#bubble|#memory");
+  heads (f, "mesh and settings|#GPUs|#tokens/s|#MFU|#step|#exposed|#bubble|#memory|waits most for");
   for (int i = 0; i < n; i++) {
+    snprintf (text, sizeof text, "%s%s%s", c[i].name, *c[i].name ? ": " : "", c[i].text);
     fputs (c[i].fits ? "<tr>" : "<tr class='off'>", f);
-    cell (f, false, c[i].text);
+    cell (f, false, text);
     fprintf (f, "<td class='n'>%d</td>", c[i].gpus);
     if (c[i].tokens_s > 0)
       fprintf (f, "<td class='n'>%s</td><td class='n'>%.1f %%</td><td class='n'>%s</td><td class='n'>%.1f %%</td><td class='n'>%.1f %%</td>", grouped (c[i].tokens_s, tokens), 100 * c[i].mfu,
                plan_seconds (c[i].step, step), 100 * c[i].exposed, 100 * c[i].bubble);
     else fputs ("<td colspan='5'></td>", f);
-    fprintf (f, "<td class='n'>%s%s</td></tr>\n", plan_gb ((double) (c[i].device + p->outside), gb), c[i].fits ? "" : ", too much");
+    fprintf (f, "<td class='n'>%s%s</td>", plan_gb ((double) (c[i].device + p->outside), gb), c[i].fits ? "" : ", too much");
+    cell (f, false, c[i].tokens_s > 0 ? c[i].limit : "");
+    fputs ("</tr>\n", f);
   }
   fputs ("</table>", f);
 }
@@ -545,7 +548,7 @@ static const char style[] =
   "h1{font-size:25px;margin:0 0 2px}h2{font-size:17px;margin:22px 0 4px;border-bottom:2px solid #1b2631;padding-bottom:2px}h3{font-size:13.5px;margin:12px 0 4px}p{margin:4px 0 8px}"
   "svg{display:block;width:100%;height:auto}td svg{display:inline-block;width:34px;vertical-align:middle}section{break-inside:avoid}"
   "table{border-collapse:collapse;font-size:13px;margin:4px 0 10px}th{text-align:left;border-bottom:1px solid #1b2631;padding:2px 14px 2px 0}td{padding:2px 14px 2px 0;border-bottom:1px solid #e1e5e8}"
-  "th.n,td.n{text-align:right;font-variant-numeric:tabular-nums}tr.off td{color:#909497}tr.sum td{font-weight:bold;border-top:1px solid #1b2631}"
+  "th.n,td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}tr.off td{color:#909497}tr.sum td{font-weight:bold;border-top:1px solid #1b2631}"
   ".tiles{display:flex;flex-wrap:wrap;gap:10px;margin:10px 0}.tiles div{border:1px solid #ccd3d8;border-radius:6px;padding:6px 14px;min-width:112px}.tiles b{display:block;font-size:20px}.tiles span{font-size:12px;color:#566573}"
   ".good{color:#1e8449}.bad{color:#c0392b}.key span{margin-right:16px;white-space:nowrap;font-size:13px}.key i{display:inline-block;width:14px;height:12px;margin-right:5px;vertical-align:-1px}"
   ".l{fill:none;stroke-width:3}.t{fill:none;stroke-width:1.2}.c{stroke:#5d6d7e;stroke-width:1}.b{fill:#f2f4f5;stroke:#d5dade}.m{stroke:#aab7b8;stroke-width:.6}"
@@ -553,7 +556,7 @@ static const char style[] =
   ".e{font-size:11px;text-anchor:end;fill:#566573}.h{font-size:14px}.s{font-size:12.5px}.w{font-size:12px;text-anchor:middle;fill:#fff;font-weight:bold}.q{font-size:11px;text-anchor:middle}"
   ".a{font-size:13px;font-weight:bold;text-anchor:start}.p{font-size:13px;font-weight:bold;text-anchor:middle}.x{stroke:#d5dade}.g{stroke:#fff;stroke-width:.6}.i{fill:#fff;stroke:#aab7b8}"
   ".two{display:flex;gap:34px;flex-wrap:wrap;align-items:flex-start}footer{font-size:12px;color:#566573;margin-top:16px;border-top:1px solid #ccd3d8;padding-top:6px}"
-  "@media print{body{margin:0;max-width:none}}";
+  "@media print{body{margin:0;max-width:none;zoom:.74}h2{margin-top:14px}}";
 
 static void tile (FILE *f, const char *value, const char *what, const char *mood)
 {
