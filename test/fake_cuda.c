@@ -1,6 +1,6 @@
 /* A module in the place of the cuda device, for hosts without a GPU: what the program says when a module cannot be used, and which rank takes which GPU.
 
-   FAKE_CUDA=old: built from other sources. FAKE_CUDA=none: no GPU. FAKE_GPUS=a,b: the GPUs of the ranks of a node in turn. It can be opened and has no memory. */
+   FAKE_CUDA=old: built from other sources. FAKE_CUDA=none: no GPU. FAKE_GPUS=a,b: the GPUs of the ranks of a node in turn. It can be opened; asked for its memory, it ends the job. */
 #include "build_id.h"
 #include "host.h"
 #include <stdio.h>
@@ -24,11 +24,10 @@ static int fake_open (struct dev *d, const struct dev_conf *c, struct err *e)
   return 0;
 }
 static void fake_close (struct dev *d) { (void) d; }
-static int64_t fake_memory (struct dev *d) { (void) d; return 0; }
-static void *fake_reserve (struct dev *d, enum space s, int64_t bytes, struct err *e)
+static int64_t fake_memory (struct dev *d)
 {
-  (void) s, (void) bytes;
-  return H->user_err (e, "GPU %s has no memory", d->id), NULL;
+  H->die_at (__FILE__, __LINE__, EXIT_WORLD, "GPU %s is taken", d->id);
+  return 0;
 }
 static void never (void) { abort (); }
 
@@ -47,6 +46,5 @@ __attribute__ ((visibility ("default"))) const struct dev_ops *dev_module (const
   ops.open = fake_open;
   ops.close = fake_close;
   ops.memory = fake_memory;
-  ops.reserve = fake_reserve;
   return &ops;
 }
