@@ -100,7 +100,7 @@ struct conf {
   struct {                      /* debug: for the tests; documented, never needed by a user */
     char dump[STR];             /* folder: each tensor before and its gradient of step dump_step as raw fp32 files */
     int64_t dump_step;
-    double comm_delay_ms;       /* each collective takes at least so long */
+    double comm_delay_ms;       /* each collective takes at least so long, and on the cpu device each operation of a copy queue */
     int64_t comm_chunk;         /* elements; collectives are cut below it */
     bool sync_send;             /* point-to-point by synchronous sends */
     bool shared_gpu;            /* several ranks on one GPU */

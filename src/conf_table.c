@@ -160,7 +160,7 @@ const struct row conf_row[] = {
 
   STR_ROW ("debug.dump", debug.dump, "", "", "", "folder for the weights before a step and its gradients, raw fp32"),
   INT_ROW ("debug.dump_step", debug.dump_step, "1", "", ">0", "", "which step"),
-  REAL_ROW ("debug.comm_delay_ms", debug.comm_delay_ms, "0", "ms", ">=0", "", "each collective takes at least so long"),
+  REAL_ROW ("debug.comm_delay_ms", debug.comm_delay_ms, "0", "ms", ">=0", "", "each collective, and on the cpu device each copy beside computation, takes at least so long"),
   COUNT_ROW ("debug.comm_chunk", debug.comm_chunk, "0", "elements", ">=0", "", "collectives are cut below so many; 0: 2^30"),
   BOOL_ROW ("debug.sync_send", debug.sync_send, "false", "", "point-to-point by synchronous sends"),
   BOOL_ROW ("debug.shared_gpu", debug.shared_gpu, "false", "", "several ranks may use one GPU"),

@@ -43,6 +43,7 @@ struct queue {
   bool running;                 /* `run` is the head */
   struct run run;
   struct coll_stat *stat;       /* of the last collective issued */
+  double since;                 /* when the head item, if it is held up, came there; 0: it has not */
 };
 
 struct group {

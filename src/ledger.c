@@ -313,7 +313,7 @@ static int count_gathers (struct place *p, int64_t *gathers, struct err *e)
 {
   enum strategy st = p->c->sharding.strategy;
   enum reshard re = p->c->sharding.reshard;
-  bool keeps = re == RESHARD_AUTO && p->pp > 1 && p->fits;
+  bool keeps = re == RESHARD_AUTO && p->pp > 1 && p->fits && p->c->sharding.cpu_offload != OFFLOAD_PARAMS;
   struct uses u;
   if (list_uses (p, &u, re == RESHARD_BACKWARD, e)) return -1;
   if (re == RESHARD_BACKWARD) count_until_backward (&u, p->units, gathers);

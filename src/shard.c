@@ -124,7 +124,8 @@ int shard_make (struct shard *s, const struct conf *c, const struct shard_place 
   s->replicas = p->replicas;
   s->replica = p->replica;
   s->fp8 = c->train.precision == PREC_FP8;
-  s->alias = s->t == DT_F32 && p->shards == 1;
+  s->offload = c->sharding.cpu_offload;
+  s->alias = s->t == DT_F32 && p->shards == 1 && s->offload == OFFLOAD_NONE;
   struct unit_place up = { p->tp, p->tp_rank, p->pp, p->stage, p->chunks, p->shards, p->shard_rank, d->ops->limits->align / 2 };
   if (units_make (&s->units, c, &up, e)) return -1;
   enum strategy st = c->sharding.strategy;
@@ -138,11 +139,13 @@ int shard_make (struct shard *s, const struct conf *c, const struct shard_place 
   }
 
   make_classes (s);
-  s->prefetch = p->shards > 1 ? c->sharding.prefetch : 0;   /* a cast hides behind nothing */
+  s->prefetch = p->shards > 1 || s->offload == OFFLOAD_PARAMS ? c->sharding.prefetch : 0;   /* a cast hides behind nothing */
   s->kept = st != FULL_SHARD && st != HYBRID_SHARD;
   s->kept |= c->sharding.reshard == RESHARD_STEP || c->sharding.reshard == RESHARD_BACKWARD;
   /* A pipeline uses each unit 2 A times a step; auto keeps it where all of them take a quarter of the memory at most. */
   s->kept |= c->sharding.reshard == RESHARD_AUTO && p->pp > 1 && p->shards > 1 && s->units.total * dtype_size (s->t) <= d->memory / 4;
+  s->kept |= s->offload == OFFLOAD_OPTIMIZER && p->shards == 1;
+  s->kept &= s->offload != OFFLOAD_PARAMS;
   shard_keep (s, s->kept);
   if (!s->whole_grads) make_gbufs (s);
   make_segments (s, p);
@@ -152,7 +155,7 @@ int shard_make (struct shard *s, const struct conf *c, const struct shard_place 
 bool shard_may_keep (const struct shard *s)
 {
   enum strategy st = s->c->sharding.strategy;
-  return s->shards == 1 && !s->alias && (st == FULL_SHARD || st == HYBRID_SHARD) && s->c->sharding.reshard == RESHARD_AUTO;
+  return s->shards == 1 && !s->alias && s->offload == OFFLOAD_NONE && (st == FULL_SHARD || st == HYBRID_SHARD) && s->c->sharding.reshard == RESHARD_AUTO;
 }
 
 void shard_keep (struct shard *s, bool kept)
@@ -165,6 +168,14 @@ void shard_keep (struct shard *s, bool kept)
   if (!s->alias && kept) make_own_slots (s);
   else if (!s->alias) make_slots (s, 1 + s->prefetch);
 }
+
+/* Each unit keeps its slot: the optimizer writes new weights there. */
+static bool direct (const struct shard *s)
+{
+  return !s->alias && s->slots == s->units.count && s->c->sharding.reshard != RESHARD_BACKWARD && s->offload != OFFLOAD_PARAMS;
+}
+/* My part of the weights lies apart from slots, since it cannot be made again from a master close by. */
+static bool apart (const struct shard *s) { return s->offload != OFFLOAD_NONE && !direct (s); }
 
 /* Codes as they lie, then turned, and units, for the unit of the slot or any of its class. */
 static void codes_layout (struct shard *s, struct wslot *w, struct arenas *A, enum purpose p)
@@ -182,12 +193,18 @@ static void codes_layout (struct shard *s, struct wslot *w, struct arenas *A, en
 
 void shard_layout (struct shard *s, struct arenas *A)
 {
+  enum space state = s->offload == OFFLOAD_NONE ? SPACE_DEVICE : SPACE_PINNED;
+  int64_t largest = 0;
+  for (int i = 0; i < s->segs; i++) largest = MAX (largest, s->seg[i].hi - s->seg[i].lo);
+  if (s->offload != OFFLOAD_NONE)
+    offload_layout (&s->off, A, MIN (largest, s->c->debug.comm_chunk ? s->c->debug.comm_chunk : OFFLOAD_PIECE), s->offload == OFFLOAD_PARAMS, s->t);
   for (int i = 0; i < s->units.count; i++) {
     struct ushard *u = &s->u[i];
     const struct unit *un = &s->units.unit[i];
-    u->master = arena_tensor (A, MEM_MASTER, un->shard, DT_F32);
-    u->m = arena_tensor (A, MEM_MOMENT, un->shard, DT_F32);
-    u->v = arena_tensor (A, MEM_MOMENT, un->shard, DT_F32);
+    u->master = arena_take (A, MEM_MASTER, state, un->shard * 4);
+    u->m = arena_take (A, MEM_MOMENT, state, un->shard * 4);
+    u->v = arena_take (A, MEM_MOMENT, state, un->shard * 4);
+    u->weight = apart (s) ? arena_take (A, MEM_WEIGHT, s->offload == OFFLOAD_PARAMS ? SPACE_PINNED : SPACE_DEVICE, un->shard * dtype_size (s->t)) : NULL;
     u->full = s->whole_grads ? arena_tensor (A, MEM_GRAD, un->n, s->gt) : NULL;
     u->grad = u->full ? at_elem (u->full, un->shard * s->units.shard_rank, s->gt) : arena_tensor (A, MEM_GRAD, un->shard, s->gt);
   }
@@ -207,6 +224,10 @@ void shard_open (struct shard *s, struct chans *ch)
   s->hop = s->d->ops->event_open (s->d);
   for (int i = 0; i < s->gbufs; i++) s->gbuf[i].done = s->d->ops->event_open (s->d);
   for (int i = 0; i < s->slots; i++) s->slot[i].ready = s->d->ops->event_open (s->d);
+  if (s->offload == OFFLOAD_NONE) return;
+  offload_open (&s->off, s->d);
+  for (int i = 0; i < s->units.count; i++) s->u[i].updated = s->d->ops->event_open (s->d);
+  if (s->offload == OFFLOAD_PARAMS && s->shards == 1) s->fetch = s->d->ops->queue_open (s->d, QUEUE_COPY, "fetch", NULL, 0);
 }
 
 void shard_free (struct shard *s)
@@ -216,6 +237,10 @@ void shard_free (struct shard *s)
     if (s->gbuf[i].done) s->d->ops->event_close (s->d, s->gbuf[i].done);
   for (int i = 0; i < s->slots; i++)
     if (s->slot[i].ready) s->d->ops->event_close (s->d, s->slot[i].ready);
+  offload_close (&s->off);
+  if (s->fetch) s->d->ops->queue_close (s->d, s->fetch);
+  for (int i = 0; i < s->units.count; i++)
+    if (s->u[i].updated) s->d->ops->event_close (s->d, s->u[i].updated);
   for (int i = 0; i < s->units.count; i++) xfree (s->u[i].seen), xfree (s->u[i].matrix);
   units_free (&s->units);
   xfree (s->u);
@@ -249,6 +274,7 @@ static void init_piece (struct shard *s, const struct piece *p)
 
 void shard_init (struct shard *s)
 {
+  shard_settle (s);
   struct piece *list;
   int n = units_pieces (&s->units, &list);
   for (int i = 0; i < n; i++) init_piece (s, &list[i]);
@@ -263,7 +289,12 @@ void shard_init (struct shard *s)
 
 void shard_stale (struct shard *s)
 {
-  for (int i = 0; i < s->units.count; i++) s->u[i].valid = s->u[i].cast = false;
+  for (int i = 0; i < s->units.count; i++) s->u[i].valid = s->u[i].cast = s->u[i].fresh = false;
+}
+
+void shard_settle (struct shard *s)
+{
+  if (s->offload != OFFLOAD_NONE) offload_settle (&s->off, s->ch->q);
 }
 
 /* ---- whole weights ---- */
@@ -295,12 +326,53 @@ static int find_slot (struct shard *s, int unit, int when)
   return best;
 }
 
+/* Q goes on after the last update of the unit. */
+static void follow (struct shard *s, struct ushard *u, struct queue *q)
+{
+  if (u->pending) s->d->ops->wait (s->d, q, u->updated);
+  u->pending = false;
+}
+
+static void cast_master (struct shard *s, int unit, struct queue *q, void *to)
+{
+  if (s->offload != OFFLOAD_NONE) offload_settle (&s->off, q);
+  dev_op (s->d, q, OP_AXPBY, axpby, .y = to, .x = s->u[unit].master, .n = s->units.unit[unit].shard, .yt = s->t, .xt = DT_F32, .alpha = 1);
+}
+
+/* My part of the weights of today into its place in a slot. */
+static void put_own (struct shard *s, int unit, struct queue *q, void *own)
+{
+  struct ushard *u = &s->u[unit];
+  if (!u->weight) cast_master (s, unit, q, own);
+  else {
+    if (!u->fresh) cast_master (s, unit, q, u->weight);
+    u->fresh = true;
+    dev_op (s->d, q, OP_COPY, copy, .dst = own, .src = u->weight, .bytes = s->units.unit[unit].shard * dtype_size (s->t));
+  }
+  u->cast = true;
+}
+
+/* The queue that brings weights goes on after what the compute queue was given. */
+static struct queue *bringer (struct shard *s)
+{
+  struct chan *c = &s->ch->c[GROUP_SHARD];
+  chan_after (s->ch, GROUP_SHARD);
+  if (c->g || !s->fetch) return c->g ? c->q : s->ch->q;
+  s->d->ops->record (s->d, s->ch->q, s->hop);
+  s->d->ops->wait (s->d, s->fetch, s->hop);
+  return s->fetch;
+}
+
 /* Bring UNIT's weights into a slot for the use at visit WHEN; false if no slot may be taken yet. */
 static bool bring (struct shard *s, int unit, int when)
 {
   struct ushard *u = &s->u[unit];
   const struct unit *un = &s->units.unit[unit];
-  if (s->alias || u->valid) return true;
+  if (s->alias) return true;
+  if (u->valid) {
+    follow (s, u, s->ch->q);
+    return true;
+  }
   if (u->slot < 0 || s->slot[u->slot].unit != unit) {
     int i = find_slot (s, unit, when);
     if (i < 0) return false;
@@ -310,18 +382,17 @@ static bool bring (struct shard *s, int unit, int when)
     u->cast = false;
   }
   struct wslot *w = &s->slot[u->slot];
-  struct chan *c = &s->ch->c[GROUP_SHARD];
-  struct queue *q = c->g ? c->q : s->ch->q;
+  struct queue *q = bringer (s);
   w->coded = false;
-  chan_after (s->ch, GROUP_SHARD);
-  if (!u->cast)
-    dev_op (s->d, q, OP_AXPBY, axpby, .y = at_elem (w->mem, un->shard * s->units.shard_rank, s->t), .x = u->master, .n = un->shard, .yt = s->t, .xt = DT_F32, .alpha = 1);
-  if (c->g) {
-    chan_gather (s->ch, GROUP_SHARD, NULL, w->mem, un->shard, s->t);
-    s->d->ops->record (s->d, c->q, w->ready);
+  follow (s, u, q);
+  if (!u->cast) put_own (s, unit, q, at_elem (w->mem, un->shard * s->units.shard_rank, s->t));
+  if (s->ch->c[GROUP_SHARD].g) chan_gather (s->ch, GROUP_SHARD, NULL, w->mem, un->shard, s->t);
+  if (q != s->ch->q) {
+    s->d->ops->record (s->d, q, w->ready);
     w->held = true;
   }
-  u->cast = u->valid = true;
+  if (!s->ch->overlap && q == s->fetch) s->d->ops->wait (s->d, s->ch->q, w->ready);
+  u->valid = true;
   return true;
 }
 
@@ -497,25 +568,48 @@ void shard_norms (struct shard *s)
   dev_op (s->d, s->ch->q, OP_STEP_VARS, step_vars, .vars = s->vars, .beta1 = s->c->optimizer.beta1, .beta2 = s->c->optimizer.beta2);
 }
 
+/* AdamW of a segment. Offloaded: its weights go where they lie apart, in host memory with params. */
+static void optimize_segment (struct shard *s, const struct seg *g)
+{
+  struct ushard *u = &s->u[g->unit];
+  bool here = direct (s) && u->slot >= 0 && u->cast, host = s->offload == OFFLOAD_PARAMS;
+  void *w = here ? at_elem (s->slot[u->slot].mem, s->units.unit[g->unit].shard * s->units.shard_rank + g->lo, s->t) : u->weight ? at_elem (u->weight, g->lo, s->t) : NULL;
+  struct op_adamw a = { .n = g->hi - g->lo, .master = u->master + g->lo, .m = u->m + g->lo, .v = u->v + g->lo, .grad = at_elem (u->grad, g->lo, s->gt),
+    .weight = host ? NULL : w, .vars = s->vars, .beta1 = s->c->optimizer.beta1, .beta2 = s->c->optimizer.beta2, .eps = s->c->optimizer.eps,
+    .decay = g->decay ? s->c->optimizer.weight_decay : 0, .gt = s->gt, .wt = s->t };
+  if (s->offload != OFFLOAD_NONE) offload_update (&s->off, &a, host ? w : NULL);
+  else dev_issue (s->d, s->ch->q, &(struct op) { .kind = OP_ADAMW, .adamw = a });
+}
+
+/* All units offloaded, in the order in which the next forward uses them, which waits for each alone. */
+static void optimize_offloaded (struct shard *s)
+{
+  offload_begin (&s->off, s->ch->q, s->vars, s->hold);
+  for (int i = 0; i < s->segs; i++) {
+    struct ushard *u = &s->u[s->seg[i].unit];
+    optimize_segment (s, &s->seg[i]);
+    if (i + 1 < s->segs && s->seg[i + 1].unit == s->seg[i].unit) continue;
+    offload_mark (&s->off, u->updated, s->offload == OFFLOAD_PARAMS);
+    u->pending = true;
+    u->fresh = u->weight != NULL;
+  }
+  offload_end (&s->off);
+  if (!s->ch->overlap) shard_settle (s);
+}
+
 void shard_optimize (struct shard *s)
 {
-  bool direct = !s->alias && s->slots == s->units.count && s->c->sharding.reshard != RESHARD_BACKWARD;   /* each unit keeps its slot: write the new weights there */
-  if (s->hold) s->d->ops->wait (s->d, s->ch->q, s->hold);
-  for (int i = 0; i < s->segs; i++) {
-    const struct seg *g = &s->seg[i];
-    struct ushard *u = &s->u[g->unit];
-    bool here = direct && u->slot >= 0 && u->cast;
-    void *w = here ? at_elem (s->slot[u->slot].mem, s->units.unit[g->unit].shard * s->units.shard_rank + g->lo, s->t) : NULL;
-    dev_op (s->d, s->ch->q, OP_ADAMW, adamw, .n = g->hi - g->lo, .master = u->master + g->lo, .m = u->m + g->lo, .v = u->v + g->lo,
-            .grad = at_elem (u->grad, g->lo, s->gt), .weight = w, .vars = s->vars, .beta1 = s->c->optimizer.beta1, .beta2 = s->c->optimizer.beta2,
-            .eps = s->c->optimizer.eps, .decay = g->decay ? s->c->optimizer.weight_decay : 0, .gt = s->gt, .wt = s->t);
+  if (s->offload != OFFLOAD_NONE) optimize_offloaded (s);
+  else {
+    if (s->hold) s->d->ops->wait (s->d, s->ch->q, s->hold);
+    for (int i = 0; i < s->segs; i++) optimize_segment (s, &s->seg[i]);
   }
   for (int i = 0; i < s->units.count; i++) {
     struct ushard *u = &s->u[i];
     u->touched = u->reduced = 0;
     if (!s->alias && s->ch->c[GROUP_SHARD].g) u->valid = false;
-    else if (!s->alias) u->valid = direct && u->cast;
-    if (!direct) u->cast = false;
+    else if (!s->alias) u->valid = direct (s) && u->cast;
+    if (!direct (s)) u->cast = false;
   }
   for (int i = 0; i < s->slots; i++) s->slot[i].coded = false;
 }

@@ -11,12 +11,16 @@
      FULL_SHARD      1 + prefetch     the same
      HYBRID_SHARD    1 + prefetch     the same, then summed over replicas once a step
 
+   sharding.cpu_offload `optimizer`: master and moments lie in pinned host memory (offload.h), my part of the weights in the compute type stays on the device (in
+   its slot, or apart where slots are shared). `params`: that part too lies in host memory and comes to a slot when a unit is brought. Gradients stay.
+
    Slots and buffers are for units of about a size, so these are counts for each such class. sharding.reshard `step` gives FULL_SHARD a slot a unit too, `backward` lets a unit go when its backward is over. In fp32 with a shard group of one the master is the weight; in bf16 such a group casts a unit when it is used (one slot a class), or with reshard `step`
    and where auto finds the memory for it once a step. */
 #ifndef SHARD_H
 #define SHARD_H
 #include "chan.h"
 #include "layer.h"
+#include "offload.h"
 #include "unit.h"
 
 /* held: gathered and not yet seen by the compute queue. fp8: codes and units (unit.h: struct matrix) of the weights, coded: those of the weights there. */
@@ -25,12 +29,16 @@ struct gbuf  { void *mem; int64_t room; int class, unit; struct event *done; };
 
 struct ushard {               /* my part of a unit */
   float *master, *m, *v;      /* [shard] */
+  void  *weight;              /* [shard], type t: my part of the weights where it lies apart from slots, or NULL */
   void  *grad;                /* [shard], type gt; inside full where there is one */
   void  *full;                /* [n], type gt: persistent whole gradient, or NULL (pool) */
   struct matrix *matrix; int matrices; int64_t coded;   /* fp8: what has codes, its elements */
   int    class;               /* units of a class share slots and buffers of its room */
   int    slot, gbuf;          /* where it is now, -1 */
   bool   valid, cast;         /* slot holds today's weights; my place in the slot is up to date */
+  bool   fresh;               /* weight holds today's weights */
+  bool   pending;             /* an update of the weights may be under way: `updated` is to be waited for */
+  struct event *updated;
   int    upcoming;            /* the visit that uses it next */
   int    touched, reduced;    /* this step: backwards done, reductions done */
   bool  *seen;                /* [slots] this micro-batch has written this parameter's gradient (a tied embedding is written twice) */
@@ -61,6 +69,9 @@ struct shard {
   struct range *tp_sum, *kv_sum; int tp_sums, kv_sums; int64_t tp_n, kv_n, pack_most; void *pack;   /* pack_most: bound of both on any rank */
   struct seg *seg; int segs;
   struct step_vars *vars;     /* device */
+  enum offload offload;
+  struct offloader off;
+  struct queue *fetch;        /* params with a shard group of one: brings weights */
   bool tied_here;             /* this stage and another hold the embedding */
 };
 
@@ -76,6 +87,8 @@ void shard_free (struct shard *s);
 
 /* Initial weights on the device, the moments zero: the same numbers on every mesh. */
 void shard_init (struct shard *s);
+/* The compute queue goes on after offloaded updates: before master and moments are read or written from outside. */
+void shard_settle (struct shard *s);
 /* Forget gathered weights (after init, load, optimizer). */
 void shard_stale (struct shard *s);
 

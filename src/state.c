@@ -11,6 +11,7 @@ static float *part_of (struct job *j, enum ckpt_kind k, int unit)
 static void get (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, float *dst)
 {
   struct job *j = ctx;
+  shard_settle (&j->s.sh);
   dev_get (&j->d, j->s.q, dst, part_of (j, k, unit) + lo, n * 4);
 }
 

@@ -118,7 +118,10 @@ static int check_shape (const struct step *s, struct err *e)
   if (s->dp > 1 && c->sharding.reduce_dtype != c->sharding.grad_dtype && !s->d->ops->limits->wire_cast)
     return user_err (e, "sharding.reduce_dtype %s with sharding.grad_dtype %s: device %s sends gradients as they are stored, make both alike", dtype_name (c->sharding.reduce_dtype),
                      dtype_name (c->sharding.grad_dtype), s->d->ops->name);
-  if (c->sharding.cpu_offload != OFFLOAD_NONE) return user_err (e, "sharding.cpu_offload is not offered on this device yet: leave it at none");
+  bool whole = c->sharding.strategy != FULL_SHARD && c->sharding.strategy != HYBRID_SHARD;
+  if (c->sharding.cpu_offload == OFFLOAD_PARAMS && (whole || c->sharding.reshard == RESHARD_STEP))
+    return user_err (e, "sharding.cpu_offload params does not go with %s, which keeps all weights on the device: take optimizer, or FULL_SHARD with sharding.reshard auto",
+                     whole ? "this sharding.strategy" : "sharding.reshard step");
   return 0;
 }
 
@@ -640,6 +643,7 @@ bool step_logits (struct step *s, const struct host_batch *batch, int64_t token,
 
 double step_updates (struct step *s)
 {
+  shard_settle (&s->sh);
   struct step_vars v;
   dev_get (s->d, s->q, &v, s->sh.vars, sizeof v);
   return v.updates;
@@ -649,58 +653,4 @@ void step_set_updates (struct step *s, double updates)
 {
   struct step_vars v = { .updates = updates, .b1t = pow (s->c->optimizer.beta1, updates), .b2t = pow (s->c->optimizer.beta2, updates) };
   dev_put (s->d, s->q, s->sh.vars, &v, sizeof v);
-}
-
-/* What a parameter of this rank costs: state, and where it is kept the weight that computes. */
-static void memory_state (const struct step *s, FILE *f)
-{
-  const struct shard *h = &s->sh;
-  int64_t grad = dtype_size (h->gt), weight = h->kept && h->shards == 1 && !h->alias ? dtype_size (h->t) : 0;
-  fprintf (f, "a parameter that a rank owns costs %lld bytes: master 4, moments 8, gradient %lld (%s)", (long long) (12 + grad + weight), (long long) grad, dtype_name (h->gt));
-  if (h->alias) fprintf (f, "; the master is the weight\n");
-  else if (weight) fprintf (f, ", %s weight %lld\n", dtype_name (h->t), (long long) weight);
-  else if (h->shards == 1) fprintf (f, "; %s weights are cast unit by unit\n", dtype_name (h->t));
-  else fprintf (f, "; %s weights are gathered%s\n", dtype_name (h->t), h->kept ? " and stay" : " unit by unit");
-}
-
-/* Runs of layers of rank 0's stage that keep alike. */
-static void memory_kept (const struct step *s, FILE *f)
-{
-  char set[96];
-  double t = 0;
-  if (s->c->recompute.mode == RECOMPUTE_NONE) return;
-  for (int k = 0; k < s->chunks; k++) {
-    int64_t l0 = MAX (s->chunk[k].first, 1), end = l0 + s->chunk[k].layers;
-    for (int64_t l = l0, n = 1; l < end; l += n, n = 1) {
-      while (l + n < end && s->keep[l + n] == s->keep[l]) n++;
-      keep_text (s->keep[l], set);
-      t += (double) n * fit_seconds (&s->b, s->keep[l]);
-      if (n == 1) fprintf (f, "layer %lld keeps %s\n", (long long) l, set);
-      else fprintf (f, "layers %lld to %lld keep %s\n", (long long) l, (long long) (l + n - 1), set);
-    }
-  }
-  fprintf (f, "the rest is made again, by rough speeds in %.3g s of a step\n", t * s->mbs);
-}
-
-void step_memory (const struct step *s, FILE *f)
-{
-  int64_t total = 0;
-  char t[24];
-  fprintf (f, "memory of rank 0\n");
-  for (int sp = 0; sp < SPACE_N; sp++)
-    for (int p = 0; p < MEM_N; p++) {
-      int64_t b = s->d->mem[sp].reserved[p];
-      if (!b) continue;
-      static const char *const where[] = { "", " (pinned)", " (host)" };
-      bytes_text (b, t);
-      fprintf (f, "  %-14s %12s%s\n", purpose_name (p), t, where[sp]);
-      total += b;
-    }
-  int64_t outside = s->d->outside ? s->d->outside : s->d->ops->limits->outside;
-  bytes_text (outside, t);
-  fprintf (f, "  %-14s %12s (%s)\n", "outside", t, s->d->outside ? "context, code, libraries" : "context, code, libraries: left free, measured after the first step");
-  bytes_text (total + outside, t);
-  fprintf (f, "  %-14s %12s\n", "total", t);
-  memory_state (s, f);
-  memory_kept (s, f);
 }

@@ -123,6 +123,7 @@ static void dump (struct run *r, const char *what, bool grad, double scale)
 {
   const struct step *s = &r->j.s;
   struct piece *list;
+  shard_settle (&r->j.s.sh);
   int n = units_pieces (&s->sh.units, &list);
   for (int i = 0; i < n; i++) {
     struct piece p = units_owned (&list[i], s->tp, s->tp_rank, s->sh.replicas, s->sh.replica);

@@ -47,6 +47,8 @@
   { 8, "--mesh.dp_shard 4 --mesh.pp 2 --train.global_batch 16 --train.micro_batch 1 --model.tied true --sharding.reshard backward" },
   { 4, "--mesh.dp_shard 2 --mesh.pp 2 --train.micro_batch 1 --model.layers 5", 2300000 },   /* auto keeps the last stage's weights, which fit in a quarter of it */
   { 4, "--mesh.dp_shard 2 --mesh.pp 2 --train.micro_batch 1 --sharding.reshard forward", 1 << 30 },
+  { 4, "--mesh.dp_shard 2 --mesh.pp 2 --train.micro_batch 1 --sharding.cpu_offload params", 1 << 30 },   /* auto would keep them on the device */
+  { 2, "--mesh.dp_shard 2 --train.micro_batch 1 --sharding.cpu_offload optimizer --train.dtype bf16" },
   /* together */
   { 8, "--mesh.dp_shard 2 --mesh.pp 2 --mesh.tp 2" },
   { 8, "--mesh.dp_shard 2 --mesh.pp 2 --mesh.tp 2 --mesh.order tp-dp-pp --model.tied true --sharding.strategy SHARD_OPT --sharding.reduce_dtype bf16" },

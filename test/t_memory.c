@@ -52,7 +52,7 @@ static int64_t code_bytes (int tp)
   return 2 * (round_up ((q + 2 * kv) * H, 256) + round_up (H * q, 256) + round_up (2 * f * H, 256) + round_up (H * f, 256));
 }
 
-struct expected { int64_t of[MEM_N]; };
+struct expected { int64_t of[MEM_N], host[MEM_N]; };   /* device; pinned */
 
 /* Units of the two classes of tiny: embedding and head, layers. LIMIT of each class, of the class's largest. */
 static int64_t pool (const struct sizes *z, int64_t layers, int64_t ends, int64_t largest_end, int64_t limit)
@@ -68,18 +68,21 @@ static void expect (struct expected *x, const struct conf *c, const struct step 
   int64_t w = dtype_size (c->train.dtype), g = dtype_size (c->sharding.grad_dtype), layers = LAYERS / stages, first = s->stage == 0, last = s->stage == stages - 1;
   int64_t p = layers * z.layer + first * z.embed + last * z.head, end = last ? z.head : z.embed;
   enum strategy st = c->sharding.strategy;
-  bool full = st == FULL_SHARD || st == HYBRID_SHARD, alias = w == 4 && shards == 1, model = !strcmp (c->sharding.wrap, "model");
+  bool full = st == FULL_SHARD || st == HYBRID_SHARD, off = c->sharding.cpu_offload != OFFLOAD_NONE, params = c->sharding.cpu_offload == OFFLOAD_PARAMS;
+  bool alias = w == 4 && shards == 1 && !off, model = !strcmp (c->sharding.wrap, "model");
   bool pooled = shards > 1 && st != NO_SHARD && st != SHARD_OPT;
   bool eight = c->train.precision == PREC_FP8;
-  int64_t slots = shards == 1 ? 1 : 1 + c->sharding.prefetch;   /* alone there is nothing to fetch */
+  int64_t slots = shards == 1 && !params ? 1 : 1 + c->sharding.prefetch;   /* alone there is nothing to fetch */
   *x = (struct expected) { 0 };
-  x->of[MEM_MASTER] = 4 * p / shards;
-  x->of[MEM_MOMENT] = 8 * p / shards;
+  (off ? x->host : x->of)[MEM_MASTER] = 4 * p / shards;
+  (off ? x->host : x->of)[MEM_MOMENT] = 8 * p / shards;
+  if (off && shards == 1 && !params) full = false;   /* whole weights are my part of them */
   if (full && !alias) x->of[MEM_GATHER] = w * (model ? p : pool (&z, layers, first + last, end, slots));
   if (!full && !alias) x->of[MEM_WEIGHT] = w * p;
   int64_t coded = full && !model ? MIN (layers, slots) : layers;   /* four units a layer: 32 bytes, padded by slot */
   if (eight && full) x->of[MEM_GATHER] += coded * code_bytes (tp) + (model ? round_up (32 * coded, 64) : 64 * coded);
   if (eight && !full) x->of[MEM_WEIGHT] += layers * (code_bytes (tp) + 64);
+  if (off && full) (params ? x->host : x->of)[MEM_WEIGHT] = w * p / shards;
   x->of[MEM_GRAD] = pooled ? g * (p / shards + (model ? p : pool (&z, layers, first + last, end, 2))) : g * p;
   x->of[MEM_LOGIT] = last ? TOKENS * z.vocab * w + 3 * TOKENS * 4 : 0;
   /* GPipe holds all micro-batches; 1F1B as many as stages follow, with its own; ZB-H1 one a stage, and one received before the oldest backward by weight */
@@ -118,6 +121,11 @@ static const struct { int world; const char *options; } cases[] = {
   { 4, "--mesh.dp_shard 4 --sharding.wrap model --train.dtype fp8" },
   { 4, "--mesh.dp_shard 2 --mesh.tp 2 --train.dtype fp8" },
   { 2, "--mesh.pp 2 --pipeline.schedule zbh1 --train.dtype fp8 --recompute.mode selective" },
+  { 1, "--sharding.cpu_offload optimizer" },
+  { 1, "--sharding.cpu_offload params --train.dtype bf16 --sharding.grad_dtype bf16" },
+  { 4, "--mesh.dp_shard 4 --sharding.cpu_offload optimizer --train.dtype bf16 --sharding.prefetch 1" },
+  { 4, "--mesh.dp_shard 4 --sharding.cpu_offload params" },
+  { 4, "--mesh.dp_shard 4 --sharding.strategy SHARD_OPT --sharding.cpu_offload optimizer --train.dtype bf16" },
   { 2, "--mesh.pp 2" },
   { 2, "--mesh.pp 2 --pipeline.schedule gpipe --recompute.mode full" },
   { 4, "--mesh.pp 4 --train.dtype bf16 --recompute.mode selective" },
@@ -139,10 +147,11 @@ static int report_agrees (const struct tiny *t, const struct conf *c, int rank)
   int ok = 1;
   expect (&x, c, &t->s);
   for (int i = 0; i < LEN (exact); i++) {
-    int64_t is = reserved (&t->d, exact[i]), want = x.of[exact[i]];
-    if (is == want) continue;
+    int64_t is = t->d.mem[SPACE_DEVICE].reserved[exact[i]], want = x.of[exact[i]], host = t->d.mem[SPACE_PINNED].reserved[exact[i]];
+    if (is == want && host == x.host[exact[i]]) continue;
     ok = 0;
-    fprintf (stderr, "# rank %d, %s: %lld bytes, by formula %lld\n", rank, purpose_name (exact[i]), (long long) is, (long long) want);
+    fprintf (stderr, "# rank %d, %s: %lld bytes, by formula %lld; pinned %lld, by formula %lld\n", rank, purpose_name (exact[i]), (long long) is, (long long) want,
+             (long long) host, (long long) x.host[exact[i]]);
   }
   return ok;
 }
