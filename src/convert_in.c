@@ -31,8 +31,8 @@ static int hf_text (const char *dir, char **text, struct err *e)
   c.arch = h.arch;
   const char *slash = strrchr (dir, '/');
   snprintf (c.model, sizeof c.model, "%s", slash && slash[1] ? slash + 1 : dir);
-  if (!strcmp (h.dtype, "float32")) c.train.dtype = DT_F32;
-  else if (*h.dtype) c.train.dtype = DT_BF16;
+  if (!strcmp (h.dtype, "float32")) c.train.precision = PREC_FP32;
+  else if (*h.dtype) c.train.precision = PREC_BF16;
   *text = conf_text (&c);
   return 0;
 }
