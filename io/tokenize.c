@@ -1,6 +1,7 @@
 #include "config.h"
 #include "tokenize.h"
 #include "hdf.h"
+#include "tokenize_int.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -33,7 +34,7 @@ struct job {
   const struct cutter *cutter;
   struct input *in;
   int inputs;
-  const char *out;
+  const char *out, *tokenizer, *eod;
   char *tmp;
   bool made;              /* tmp exists */
   int64_t tokens, documents, text_bytes;
@@ -115,7 +116,7 @@ static const struct cutter {
   const char *name;
   void (*cut) (struct sink *, struct cut *, const unsigned char *, int64_t);
 } cutters[] = {
-  { "none", cut_none }, { "lines", cut_lines }, { "blank", cut_blank },
+  [DOC_NONE] = { "none", cut_none }, [DOC_LINES] = { "lines", cut_lines }, [DOC_BLANK] = { "blank", cut_blank },
 };
 
 /* --- text in --- */
@@ -200,8 +201,7 @@ static int measure (struct job *job, struct sink *s)
 
 /* --- the file --- */
 
-/* Ask for the room before hours are spent. A file system that cannot promise it says so, and then the writing will tell. */
-static int reserve (const char *path, int fd, int64_t bytes, struct err *e)
+int tokenize_reserve (const char *path, int fd, int64_t bytes, struct err *e)
 {
   int rc;
   while ((rc = fallocate (fd, 0, 0, bytes)) && errno == EINTR);
@@ -209,10 +209,9 @@ static int reserve (const char *path, int fd, int64_t bytes, struct err *e)
   return world_err (e, "cannot reserve %lld bytes for %s: %s", (long long) bytes, path, strerror (errno));
 }
 
-/* Room for COUNT ids at *offset; the ids themselves are written without HDF5. */
-static int make_hdf5 (const char *path, int64_t count, int64_t *offset)
+int tokenize_make (const char *path, const struct token_file *f, int64_t *offset)
 {
-  hsize_t dim = (hsize_t) count;
+  hsize_t dim = (hsize_t) f->count;
   hid_t file = H5Fcreate (path, H5F_ACC_TRUNC, H5P_DEFAULT, hdf_fapl ());
   if (file < 0) return -1;
   hid_t plist = H5Pcreate (H5P_DATASET_CREATE);
@@ -221,9 +220,9 @@ static int make_hdf5 (const char *path, int64_t count, int64_t *offset)
   H5Pset_fill_time (plist, H5D_FILL_TIME_NEVER);
   H5Pset_obj_track_times (plist, false);
   hid_t space = H5Screate_simple (1, &dim, NULL);
-  hid_t set = H5Dcreate2 (file, "tokens", H5T_STD_U16LE, space, H5P_DEFAULT, plist, H5P_DEFAULT);
-  int bad = set < 0 || hdf_put_int (file, "format", 1) || hdf_put_int (file, "vocab", VOCAB) || hdf_put_int (file, "eod", EOD)
-            || hdf_put_text (file, "tokenizer", "bytes");
+  hid_t set = H5Dcreate2 (file, "tokens", f->bytes == 2 ? H5T_STD_U16LE : H5T_STD_U32LE, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+  int bad = set < 0 || hdf_put_int (file, "format", 1) || hdf_put_int (file, "vocab", f->vocab) || hdf_put_int (file, "eod", f->eod)
+            || hdf_put_text (file, "tokenizer", f->tokenizer) || (f->file && hdf_put_text (file, "tokenizer_file", f->file));
   *offset = set < 0 ? 0 : (int64_t) H5Dget_offset (set);
   if (set >= 0) H5Dclose (set);
   H5Sclose (space);
@@ -237,14 +236,14 @@ static int create (struct job *job, struct sink *s)
   int rc = 0, fd = open (job->tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) return world_err (s->e, "cannot create %s: %s", job->tmp, strerror (errno));
   job->made = true;
-  rc = reserve (job->tmp, fd, room + 65536, s->e);
+  rc = tokenize_reserve (job->tmp, fd, room + 65536, s->e);
   close (fd);
   hdf_quiet ();
-  if (!rc && make_hdf5 (job->tmp, job->tokens, &offset)) rc = world_err (s->e, "HDF5 cannot create %s: %s", job->tmp, hdf_why ());
+  if (!rc && tokenize_make (job->tmp, &(struct token_file) { job->tokens, VOCAB, EOD, 2, "bytes", NULL }, &offset)) rc = world_err (s->e, "HDF5 cannot create %s: %s", job->tmp, hdf_why ());
   if (rc) return -1;
   if ((s->fd = open (job->tmp, O_WRONLY | O_CLOEXEC)) < 0 || lseek (s->fd, offset, SEEK_SET) < 0)
     return world_err (s->e, "cannot open %s: %s", job->tmp, strerror (errno));
-  return reserve (job->tmp, s->fd, offset + room, s->e);
+  return tokenize_reserve (job->tmp, s->fd, offset + room, s->e);
 }
 
 /* All ids are in the file: on the disk with them, then under the name. */
@@ -296,33 +295,27 @@ static int run (struct job *job, struct err *e)
 /* --- the command line --- */
 
 static const char help[] =
-  "usage: pretrain tokenize --tokenizer bytes [--documents none|lines|blank] IN.txt... OUT.h5\n"
+  "usage: pretrain tokenize [--tokenizer bytes] [--documents none|lines|blank] IN.txt... OUT.h5\n"
+  "       [mpiexec -n N] pretrain tokenize --tokenizer FILE [--documents none|lines|blank] [--eod TOKEN] IN.txt... OUT.h5\n"
   "\n"
   "Turns text into a token file that data.train can name. IN may be - (standard input).\n"
   "\n"
   "  --tokenizer NAME   bytes (default): each byte is a token, id 256 ends a document; vocabulary 257\n"
+  "                     or a file: Hugging Face's tokenizer.json (byte-level BPE: GPT-2, Llama 3, Qwen) or a SentencePiece model;\n"
+  "                     ranks share the documents, which with --documents none are whole files\n"
+  "  --eod TOKEN        the token of that file that ends a document (left out: <|endoftext|>, <|end_of_text|> or </s>)\n"
   "  --documents MODE   where documents end, beside at the end of each input:\n"
   "                     none (default)  nowhere\n"
   "                     lines           each line is a document; line ends and empty lines are dropped\n"
   "                     blank           empty lines stand between documents and are dropped\n"
   "  --help             this\n"
   "\n"
-  "OUT.h5 holds /tokens (uint16, contiguous) and the attributes format, vocab, tokenizer and eod. It appears when it is whole.\n";
+  "OUT.h5 holds /tokens (uint16 or uint32, contiguous) and the attributes format, vocab, eod and tokenizer (kind and hash of the file). It appears when it is whole.\n";
 
 static bool ends (const char *s, const char *end)
 {
   size_t n = strlen (s), m = strlen (end);
   return n >= m && !strcmp (s + n - m, end);
-}
-
-static int check_tokenizer (const char *name, struct err *e)
-{
-  if (!strcmp (name, "bytes")) return 0;
-  if (ends (name, ".model"))
-    return user_err (e, "tokenize: %s: SentencePiece models are not read yet; --tokenizer bytes is", name);
-  if (ends (name, ".json"))
-    return user_err (e, "tokenize: %s: Hugging Face tokenizers are not read yet; --tokenizer bytes is", name);
-  return user_err (e, "tokenize: tokenizer %s is not known: bytes", name);
 }
 
 static int check_documents (const char *name, struct job *job, struct err *e)
@@ -335,7 +328,7 @@ static int check_documents (const char *name, struct job *job, struct err *e)
 /* 1: help was asked for and given. */
 static int parse (int argc, char **argv, struct job *job, struct err *e)
 {
-  static const struct option options[] = { { "tokenizer", 1, 0, 't' }, { "documents", 1, 0, 'd' }, { "help", 0, 0, 'h' }, { 0 } };
+  static const struct option options[] = { { "tokenizer", 1, 0, 't' }, { "documents", 1, 0, 'd' }, { "eod", 1, 0, 'e' }, { "help", 0, 0, 'h' }, { 0 } };
   int c;
   optind = 0;   /* GNU: start afresh; the caller may have read options of its own */
   opterr = 0;
@@ -343,7 +336,8 @@ static int parse (int argc, char **argv, struct job *job, struct err *e)
     if (c == 'h') return fputs (help, stdout), 1;
     if (c == ':') return user_err (e, "tokenize: %s needs a value", argv[optind - 1]);
     if (c == '?') return user_err (e, "tokenize: option %s is not known; see pretrain tokenize --help", argv[optind - 1]);
-    if (c == 't' && check_tokenizer (optarg, e)) return -1;
+    if (c == 't') job->tokenizer = optarg;
+    if (c == 'e') job->eod = optarg;
     if (c == 'd' && check_documents (optarg, job, e)) return -1;
   }
   job->inputs = argc - optind - 1;
@@ -352,16 +346,34 @@ static int parse (int argc, char **argv, struct job *job, struct err *e)
   job->out = argv[argc - 1];
   if (!ends (job->out, ".h5") && !ends (job->out, ".hdf5"))
     return user_err (e, "tokenize: the last name is the output and must end in .h5, not %s", job->out);
+  if (strcmp (job->tokenizer, "bytes") && access (job->tokenizer, R_OK))
+    return user_err (e, "tokenize: cannot open the tokenizer %s: %s; it is bytes or a file", job->tokenizer, strerror (errno));
+  if (!strcmp (job->tokenizer, "bytes") && job->eod) return user_err (e, "tokenize: --eod goes with a tokenizer's file; of bytes it is 256");
   return 0;
+}
+
+/* Bytes need one process; where a launcher started several, the others have nothing to do. */
+static bool is_first (void)
+{
+  static const char *const rank[] = { "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PALS_RANKID" };
+  for (int i = 0; i < LEN (rank); i++) {
+    const char *s = getenv (rank[i]);
+    if (s && *s) return !strcmp (s, "0");
+  }
+  return true;
 }
 
 int tokenize_main (int argc, char **argv)
 {
-  struct job job = { .cutter = &cutters[0] };
+  struct job job = { .cutter = &cutters[0], .tokenizer = "bytes" };
   struct err e = { 0 };
   signal (SIGXFSZ, SIG_IGN);   /* a limit on file sizes becomes an error with a sentence */
   int rc = parse (argc, argv, &job, &e);
   if (rc > 0) return EXIT_DONE;
+  bool bytes = !strcmp (job.tokenizer, "bytes");
+  if (!is_first () && (rc || bytes)) return rc ? EXIT_USER : EXIT_DONE;
+  if (!rc && !bytes)
+    return tokenize_text (&(struct text_job) { job.tokenizer, job.eod, (enum documents) (job.cutter - cutters), argv + argc - 1 - job.inputs, job.inputs, job.out }, &argc, &argv);
   if (!rc) {
     job.in = xalloc (job.inputs * sizeof *job.in, "tokenize");
     job.tmp = xprintf ("%s.tmp", job.out);

@@ -1,4 +1,5 @@
-/* tokenize: `pretrain tokenize`, text into a token file (tokens.h). One process, no MPI. */
+/* tokenize: `pretrain tokenize`, text into a token file (tokens.h). With the byte tokenizer one process, no MPI; with a
+   tokenizer of a library the ranks share the documents. */
 #ifndef TOKENIZE_H
 #define TOKENIZE_H
 

@@ -19,7 +19,7 @@ static const struct command {
 } commands[] = {
   { "train", "RUN.yaml [--option value ...]", "train (the word may be left out); resumes by itself from the newest good checkpoint", train_main },
   { "plan", "[RUN.yaml] --gpus N --machine NAME ...", "what a run will cost, and which mesh is best; pretrain plan --help", plan_main },
-  { "tokenize", "--tokenizer bytes IN.txt... OUT.h5", "text to a token file", tokenize_main },
+  { "tokenize", "[--tokenizer FILE] IN.txt... OUT.h5", "text to a token file", tokenize_main },
   { "sample", "RUN_DIR [--prompt TEXT] [--tokens 200] ...", "text from a checkpoint", sample_main },
   { "import", "DIR --from hf | FILE.h5 --from full", "a checkpoint out of others' files", import_main },
   { "export", "CKPT --to hf DIR | --to full FILE.h5", "a checkpoint for other programs", export_main },

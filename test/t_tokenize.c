@@ -142,10 +142,8 @@ static void mistakes (void)
   fails (RUN (NULL, 0, "a.txt", "b.txt"), 2, "tokenize: the last name is the output and must end in .h5, not b.txt", "x.h5");
   fails (RUN (NULL, 0, "a.txt", "gone/x.h5"), 4, "cannot create gone/x.h5.tmp: No such file or directory", "gone/x.h5");
   fails (RUN (NULL, 0, "--tokenizer", "llama.model", "a.txt", "x.h5"), 2,
-         "tokenize: llama.model: SentencePiece models are not read yet; --tokenizer bytes is", "x.h5");
-  fails (RUN (NULL, 0, "--tokenizer", "tokenizer.json", "a.txt", "x.h5"), 2,
-         "tokenize: tokenizer.json: Hugging Face tokenizers are not read yet; --tokenizer bytes is", "x.h5");
-  fails (RUN (NULL, 0, "--tokenizer", "words", "a.txt", "x.h5"), 2, "tokenize: tokenizer words is not known: bytes", "x.h5");
+         "tokenize: cannot open the tokenizer llama.model: No such file or directory; it is bytes or a file", "x.h5");
+  fails (RUN (NULL, 0, "--eod", "x", "a.txt", "x.h5"), 2, "tokenize: --eod goes with a tokenizer's file; of bytes it is 256", "x.h5");
   fails (RUN (NULL, 0, "--documents", "pages", "a.txt", "x.h5"), 2,
          "tokenize: --documents pages is not known: none, lines or blank", "x.h5");
   fails (RUN (NULL, 0, "--vocab", "a.txt", "x.h5"), 2, "tokenize: option --vocab is not known; see pretrain tokenize --help",
