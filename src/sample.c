@@ -1,6 +1,7 @@
 #include "config.h"
 #include "sample.h"
 #include "state.h"
+#include "tokenizer.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 
 struct want {
   const char *prompt;
+  const char *eod;           /* the token that ends a document, where the tokenizer's own is not known */
   const char *ids, *logits;  /* "5,17,3": the prompt as ids; a file for the logits after each of them */
   int64_t tokens, top_k, seed;
   double temperature;        /* 0: the likeliest */
@@ -15,8 +17,10 @@ struct want {
 
 static void usage (FILE *f)
 {
-  fputs ("usage: mpiexec -n N pretrain sample RUN_DIR [--prompt TEXT] [--tokens 200] [--temperature 0.8] [--top_k 0] [--sample_seed 1] [--option value ...]\n"
-         "Text from the newest checkpoint of a run. Byte tokenizer. The window is computed again for each token.\n", f);
+  fputs ("usage: mpiexec -n N pretrain sample RUN_DIR [--prompt TEXT] [--tokens 200] [--temperature 0.8] [--top_k 0] [--sample_seed 1] [--eod TOKEN] [--option value ...]\n"
+         "       mpiexec -n N pretrain sample RUN_DIR --ids 5,17,3 --logits FILE.f32\n"
+         "Text from the newest checkpoint of a run, by its data.tokenizer. The window is computed again for each token.\n"
+         "--logits: fp32 [ids, vocabulary], what the model says after each of the ids, in place of text.\n", f);
 }
 
 /* Our own options out of argv; the others stay, in order. */
@@ -26,7 +30,7 @@ static int take_options (struct want *w, int *argc, char **argv, struct err *e)
   *w = (struct want) { .prompt = "", .tokens = 200, .seed = 1, .temperature = 0.8 };
   for (int i = 0; i < *argc; i++) {
     const char *a = argv[i], *v = i + 1 < *argc ? argv[i + 1] : NULL;
-    static const char *const mine[] = { "--prompt", "--tokens", "--temperature", "--top_k", "--sample_seed", "--ids", "--logits" };
+    static const char *const mine[] = { "--prompt", "--tokens", "--temperature", "--top_k", "--sample_seed", "--ids", "--logits", "--eod" };
     int k = 0, near = -1;
     for (int j = 0; j < LEN (mine); j++)   /* a prefix or one letter too many of one of ours, which the options of a run would not name */
       if (strcmp (a, mine[j]) && (!strncmp (a, mine[j], strlen (a)) || !strncmp (a, mine[j], strlen (mine[j]))) && strlen (a) > 4) near = j;
@@ -46,6 +50,7 @@ static int take_options (struct want *w, int *argc, char **argv, struct err *e)
     if (k == 4) w->seed = strtoll (v, &end, 10);
     if (k == 5) w->ids = v;
     if (k == 6) w->logits = v;
+    if (k == 7) w->eod = v;
     if (*end || end == v || w->tokens < 0 || w->temperature < 0 || w->top_k < 0) return user_err (e, "%s %s: not a number that is possible here", a, v);
   }
   *argc = n;
@@ -165,32 +170,51 @@ static int dump_logits (struct job *j, const struct want *w, struct err *e)
   return bad;
 }
 
-static int generate (struct job *j, const struct want *w, struct err *e)
+/* What was decoded beyond *SHOWN bytes, up to a character that is not whole yet. */
+static void show (struct tokenizer *t, const int32_t *ids, int64_t n, int64_t *shown, bool all)
 {
-  int64_t vocab = j->c.arch.vocab, n = (int64_t) strlen (w->prompt);
+  char *text = NULL;
+  int64_t size = 0, skip, end;
+  tokenizer_decode (t, ids, n, &text, &size);
+  for (end = *shown; text && end < size; end += skip) {
+    skip = 0;
+    end = utf8_bad (text, end, size, &skip);
+    if (end + skip >= size && !all) break;   /* its bytes may still come */
+  }
+  if (text && all) end = size;
+  if (text && end > *shown) fwrite (text + *shown, 1, (size_t) (end - *shown), stdout), fflush (stdout), *shown = end;
+  xfree (text);
+}
+
+static int generate (struct job *j, const struct want *w, struct tokenizer *t, struct err *e)
+{
+  int64_t vocab = j->c.arch.vocab, n = 0, shown = 0;
+  struct ids prompt = { 0 };
   struct host_batch *b = job_batches (j, j->s.mbs, e);
-  if (mesh_agree (&j->m, !b, e)) return -1;
-  int32_t *text = xalloc ((size_t) (n + w->tokens + 1) * 4, "sample");
+  int bad = !b || tokenizer_encode (t, w->prompt, (int64_t) strlen (w->prompt), &prompt, e);
+  if (mesh_agree (&j->m, bad, e)) return xfree (prompt.at), -1;
+  int32_t *text = xalloc ((size_t) (prompt.n + w->tokens + 1) * 4, "sample");
   float *logit = xalloc ((size_t) vocab * 4, "sample");
-  for (int64_t i = 0; i < n; i++) text[i + 1] = (unsigned char) w->prompt[i];
-  text[0] = (int32_t) vocab - 1;   /* a document begins after the end of another */
-  n++;
+  text[n++] = (int32_t) t->eod;   /* a document begins after the end of another */
+  for (int64_t i = 0; i < prompt.n; i++) text[n++] = prompt.at[i];
   int coord[AXIS_N] = { [AXIS_PP] = j->s.pp - 1 }, source = mesh_rank (&j->m.shape, coord);
-  if (j->m.rank == 0) fputs (w->prompt, stdout);
-  for (int64_t i = 0; i < w->tokens; i++, n++) {
+  if (j->m.rank == 0) show (t, text + 1, n - 1, &shown, true);
+  for (int64_t i = 0; i < w->tokens; i++) {
     int64_t len = window (j, text, n, b);
     if (step_logits (&j->s, b, len - 1, logit) && j->m.rank == source) text[n] = draw (logit, vocab, w, i);
     MPI_Request q;
     MPI_Ibcast (&text[n], 1, MPI_INT32_T, source, j->m.world, &q);
     wait_all (1, &q);
-    if (text[n] >= 256) break;
-    if (j->m.rank == 0) putchar (text[n]), fflush (stdout);
+    if (text[n] == t->eod) break;
+    n++;
+    if (j->m.rank == 0) show (t, text + 1, n - 1, &shown, false);
   }
-  if (j->m.rank == 0) putchar ('\n');
+  if (j->m.rank == 0) show (t, text + 1, n - 1, &shown, true), putchar ('\n');
   dev_release (&j->d, MEM_STAGE, SPACE_PINNED, b[0].ids, j->s.mbs * j->s.b.g.n * 16);
   xfree (b);
   xfree (text);
   xfree (logit);
+  xfree (prompt.at);
   return 0;
 }
 
@@ -206,11 +230,16 @@ static int sample (struct job *j, const char *dir, int argc, char **argv, struct
   bad = bad || (n = fit (yaml, j->m.size, argc, argv, fitted, e)) < 0;
   if (mesh_agree (&j->m, bad, e)) return -1;
   if (job_options (j, yaml, n, fitted, e) || job_start (j, e)) return -1;
-  if (j->c.arch.vocab != 257 && !w.logits) bad = user_err (e, "sample knows the byte tokenizer (257 ids); this model has %lld", (long long) j->c.arch.vocab);
-  if (mesh_agree (&j->m, bad, e)) return -1;
-  int found = state_resume (j, dir, &step, &tokens, e);
-  if (!found) return user_err (e, "%s has no checkpoint yet", dir);
-  return found < 0 ? -1 : w.logits ? dump_logits (j, &w, e) : generate (j, &w, e);
+  struct tokenizer *t = w.logits ? NULL : tokenizer_open (j->c.data.tokenizer, w.eod, e);
+  bad = !w.logits && !t;
+  if (t && t->vocab > j->c.arch.vocab)
+    bad = user_err (e, "the tokenizer %s has %lld ids, the model %lld: it is of another model", j->c.data.tokenizer, (long long) t->vocab, (long long) j->c.arch.vocab);
+  if (mesh_agree (&j->m, bad, e)) return tokenizer_close (t), -1;
+  int found = state_resume (j, dir, &step, &tokens, e), rc = found < 0 ? -1 : 0;
+  if (!found) rc = user_err (e, "%s has no checkpoint yet", dir);
+  else if (!rc) rc = w.logits ? dump_logits (j, &w, e) : generate (j, &w, t, e);
+  tokenizer_close (t);
+  return rc;
 }
 
 int sample_main (int argc, char **argv)

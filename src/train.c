@@ -8,6 +8,7 @@
 #include "state.h"
 #include "train.h"
 #include "watch.h"
+#include "tokenizer.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -45,6 +46,19 @@ static void on_signal (int sig)
 
 /* ---- data ---- */
 
+/* Was the token file made by data.tokenizer? Files of this program's say kind and hash; what others say is compared as it stands. */
+static int check_tokenizer (const struct conf *c, const char *file, const struct data *d, struct err *e)
+{
+  const char *made = data_info (d)->tokenizer, *name = c->data.tokenizer;
+  char own[TOKENIZER_NAME] = "";
+  if (!made[0] || !name[0] || !strcmp (made, name)) return 0;
+  bool ours = !strncmp (made, "bpe ", 4) || !strncmp (made, "sentencepiece ", 14);
+  if (ours && strcmp (name, "bytes") && tokenizer_name (name, own, e)) return -1;
+  if (ours && !strcmp (made, own)) return 0;
+  return user_err (e, "data.tokenizer is %s%s%s%s, but %s was made with %s%s", name, own[0] ? " (" : "", own, own[0] ? ")" : "", file, made,
+                   ours && !own[0] ? ": set data.tokenizer to that file" : "");
+}
+
 /* The corpus for training and validation; all ranks must see the same. Collective. */
 static int open_data (struct run *r, struct err *e)
 {
@@ -59,9 +73,7 @@ static int open_data (struct run *r, struct err *e)
   if (!bad && tail && cut < 1) bad = data_open (&r->valid, c->data.train, c->data.format, c->arch.vocab, c->train.seq_len, cut, 1, e);
   if (!bad && c->data.document_mask && !data_info (r->train)->documents)
     bad = user_err (e, "data.document_mask: %s does not say where its documents end", c->data.train);
-  const char *made = bad ? "" : data_info (r->train)->tokenizer;
-  if (!bad && made[0] && c->data.tokenizer[0] && strcmp (made, c->data.tokenizer))
-    bad = user_err (e, "data.tokenizer is %s, but %s was made with %s", c->data.tokenizer, c->data.train, made);
+  bad = bad || check_tokenizer (c, c->data.train, r->train, e) || (r->valid && check_tokenizer (c, tail ? c->data.train : c->data.valid, r->valid, e));
   if (mesh_agree (&r->j.m, bad, e)) return -1;
   char *a = data_text (r->train), *b = r->valid ? data_text (r->valid) : xstrdup ("", "text"), *text = xprintf ("%s\n%s", a, b);
   bad = mesh_same (&r->j.m, "data", text, e);
