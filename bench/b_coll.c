@@ -1,5 +1,5 @@
-/* Collectives of the cpu device: verified, then timed.
-   usage: mpiexec -n N bench/b_coll [MIB] [STAGE_KIB]: one line each, milliseconds (least and median of 20) and the bytes that a rank sends in a second at the least,
+/* Collectives of a device: verified, then timed.
+   usage: mpiexec -n N bench/b_coll [MIB] [STAGE_KIB] [cpu|cuda]: one line each, milliseconds (least and median of 20) and the bytes that a rank sends in a second at the least,
    beside a memcpy of the same buffer. */
 #include "config.h"
 #include "mesh.h"
@@ -53,6 +53,7 @@ static void collective (void)
   dev_op (&d, cq, kind, coll, .g = g, .in = a, .out = b, .count = count, .t = DT_F32, .it = DT_F32, .ot = DT_F32);
   d.ops->record (&d, cq, ev);
   d.ops->wait (&d, q, ev);
+  d.ops->sync (&d, ev);
 }
 
 /* Every kind gives at its last element what one can see without running it: the input is the rank at every place. */
@@ -74,7 +75,7 @@ static void time_kind (enum op_kind k, int64_t n)
   time_call (what, coll_bytes (k, size, n, 4), collective);
 }
 
-static void copy (void) { dev_op (&d, q, OP_COPY, copy, .dst = b, .src = a, .bytes = count * 4); }
+static void copy (void) { dev_op (&d, q, OP_COPY, copy, .dst = b, .src = a, .bytes = count * 4), d.ops->drain (&d); }
 
 static void *reserve (int64_t bytes)
 {
@@ -96,7 +97,7 @@ int main (int argc, char **argv)
   wait_init (size);
   if (rank == 0) printf ("ranks %d  MPI_Init %.2f s\n", size, now () - start);
   int64_t bytes = (argc > 1 ? atoll (argv[1]) : 8) << 20, stage = (argc > 2 ? atoll (argv[2]) : 4096) << 10, n = bytes / 4;
-  must (!dev_open (&d, "cpu", &(struct dev_conf) { .local_size = size }, &e), "%s", e.msg);
+  must (!dev_open (&d, argc > 3 ? argv[3] : "cpu", &(struct dev_conf) { .local_size = size, .local_rank = rank }, &e), "%s", e.msg);
   q = d.ops->queue_open (&d, QUEUE_COMPUTE, "compute", NULL, 0);
   cq = d.ops->queue_open (&d, QUEUE_COMM, "comm", NULL, 0);
   ev = d.ops->event_open (&d);

@@ -97,7 +97,7 @@ static inline void tiny_open_with (struct tiny *t, const struct conf *c, MPI_Com
   tiny_shape (c, world, &shape);
   if (mesh_open (&t->m, comm, &e) || mesh_split (&t->m, &shape, true, &e)) die ("%s", e.msg);
   struct dev_conf dc = { .local_rank = t->m.local_rank, .local_size = t->m.local_size, .threads = 1, .comm_delay_ms = c->debug.comm_delay_ms,
-    .comm_chunk = c->debug.comm_chunk, .sync_send = c->debug.sync_send, .shared_gpu = getenv ("TEST_DEVICE") != NULL };
+    .comm_chunk = c->debug.comm_chunk, .sync_send = c->debug.sync_send, .shared_gpu = getenv ("TEST_DEVICE") && !getenv ("TEST_OWN_GPU") };
   if (dev_open (&t->d, getenv ("TEST_DEVICE") ? getenv ("TEST_DEVICE") : "cpu", &dc, &e)) die ("%s", e.msg);
   if (opened) opened (&t->d);
   t->d.memory = memory;
