@@ -1,0 +1,19 @@
+#!/bin/sh
+# pretrain doctor --calibrate: a machine file of this machine that says where its figures are from, and that a plan can use. No figure is judged: others use this machine too.
+srcdir=${srcdir:-.} builddir=${builddir:-.} n=0
+pretrain=$PWD/$builddir/src/pretrain mpi=${MPIEXEC:-mpiexec}
+TESSERA_SHARE=$(realpath "$srcdir/share"); export TESSERA_SHARE
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+cd "$dir" || exit 1
+ok () { n=$((n + 1)); if [ "$1" = 0 ]; then echo "ok $n - $2"; else echo "not ok $n - $2"; sed 's/^/# /' out | tail -n 15; fi; }
+"$mpi" -n 2 "$pretrain" doctor --calibrate me.yaml >out 2>&1; ok $? 'two ranks measure'
+grep -q 'wrote me.yaml' out; ok $? 'and say where'
+[ "$(grep -c '^  [a-z]*: "measured on' me.yaml)" -ge 4 ] && grep -q '^  nic: "not measured' me.yaml; ok $? 'each figure has its source, also what was not measured'
+grep -q 'gpus: 2' me.yaml && grep -q '^device: cpu' me.yaml; ok $? 'a node of two cpu ranks'
+"$pretrain" plan --model tiny --gpus 2 --machine ./me.yaml --mesh.tp 2 --train.seq_len 128 --train.global_batch 4 >out 2>&1; ok $? 'a plan takes it'
+grep -q 'time (predicted)' out; ok $? 'and predicts a step'
+"$pretrain" doctor >out 2>&1; [ $? = 2 ] && grep -q -- '--calibrate' out; ok $? 'without an option: what there is'
+"$pretrain" doctor --calibrate x.yaml --device tpu >out 2>&1; [ $? = 2 ] && grep -q tpu out; ok $? 'an unknown device'
+"$pretrain" doctor --calibrate no/such/x.yaml >out 2>&1; [ $? = 2 ] && grep -q 'no/such/x.yaml' out; ok $? 'a file that cannot be written'
+echo "1..$n"
