@@ -19,12 +19,14 @@ struct beside {
 
 /* ---- the plan ---- */
 
-/* The machine as the device tells of it: limits and memory, which layouts follow. Times are not asked for. */
+/* The machine as the device tells of it: limits and memory, which layouts follow, and rough speeds. */
 static struct machine figures (const struct job *j)
 {
-  struct machine m = { .gpus = j->m.local_size, .memory = (double) j->d.memory, .outside = 0, .bandwidth = 1, .stream = 1, .gemm = { .best = 1 }, .attn = { 1, 1, 1 }, .nvlink = 1,
-    .pcie = 1, .nics = 1, .nic_bandwidth = 1, .nic_share = 1, .system = 1 };
-  for (int t = 0; t < DT_N; t++) m.peak[t] = 1;
+  const struct dev_limits *l = j->d.ops->limits;
+  struct machine m = { .gpus = j->m.local_size, .memory = (double) j->d.memory, .bandwidth = l->rate.copy, .stream = 1, .gemm = { .best = 1 }, .nvlink = l->rate.link, .pcie = l->rate.link,
+    .attn = { l->rate.attn[DT_BF16], l->rate.attn[DT_BF16], 1 }, .nics = j->m.local_size, .nic_bandwidth = l->rate.link / 4, .nic_share = 1, .units = 100, .comm_slows = 1, .system = 1,
+    .host_bandwidth = l->rate.copy, .host_memory = 1e18 };
+  for (int t = 0; t < DT_N; t++) m.peak[t] = l->rate.gemm[t] > 0 ? l->rate.gemm[t] : l->rate.gemm[DT_BF16];
   snprintf (m.device, sizeof m.device, "%s", j->d.ops->name);
   return m;
 }
@@ -44,6 +46,24 @@ struct beside *beside_open (struct job *j)
       if (b->mem[s][p] != b->planned.mem[s][p])
         user_err (&b->why, "%s: %lld bytes were planned, %lld are reserved", purpose_name (p), (long long) b->planned.mem[s][p], (long long) b->mem[s][p]);
   return b;
+}
+
+void beside_help (const struct job *j, struct err *e)
+{
+  struct machine m = figures (j);
+  struct plan *p = xalloc (sizeof *p, "help");
+  struct err why = { 0 };
+  char more[24];
+  m.outside = (double) j->d.ops->limits->outside;
+  size_t n = strlen (e->msg), room = sizeof e->msg;
+  if (!plan_make (p, &j->c, &m, j->m.size, &(struct plan_want) { .quick = true }, &why) && !p->fits) {
+    plan_help (p);
+    n += (size_t) snprintf (e->msg + n, room - n, "; all in all %s are too many", plan_gb ((double) p->over, more));
+    for (int i = 0; i < p->choices && p->choice[i].gpus == p->gpus && n < room; i++) n += (size_t) snprintf (e->msg + n, room - n, "%s %s", i ? ", or" : "; it would fit with", p->choice[i].name);
+    if (p->least_gpus > p->gpus && n < room) snprintf (e->msg + n, room - n, "; it needs %d ranks at least", p->least_gpus);
+  }
+  plan_free (p);
+  xfree (p);
 }
 
 void beside_close (struct beside *b) { xfree (b); }

@@ -11,6 +11,9 @@ struct beside;
 struct beside *beside_open (struct job *j);
 void beside_close (struct beside *b);   /* NULL is legal */
 
+/* J's memory does not fit on its device: what is too much, the three nearest options that would fit, and the least number of ranks, appended to the sentence in E. Local. */
+void beside_help (const struct job *j, struct err *e);
+
 /* Around step_train. clean: nothing but training steps has run since the last one, or the weights are new; after an evaluation gathered weights may still be there, and a step sends less. */
 void beside_begin (struct beside *b);
 void beside_end (struct beside *b, double seconds, bool clean);

@@ -1,4 +1,5 @@
 #include "config.h"
+#include "beside.h"
 #include "job.h"
 #include <errno.h>
 #include "host.h"
@@ -106,7 +107,10 @@ int job_start (struct job *j, struct err *e)
   wait_all (1, &q);
   int bad = step_plan (&j->s, c, &j->m, &j->d, e);
   j->planned = true;
-  if (mesh_agree (&j->m, bad, e)) return -1;
+  if (mesh_agree (&j->m, bad, e)) {
+    if (!j->m.rank && j->s.A.a[SPACE_DEVICE][MEM_MASTER].used + j->s.A.a[SPACE_DEVICE][MEM_MASTER].size) beside_help (j, e);   /* the layout is made, so memory was the matter; rank 0 speaks */
+    return -1;
+  }
   base_phase ("groups");
   step_start (&j->s, &j->m);
   j->started = true;

@@ -55,7 +55,7 @@ struct plan_choice {
   int64_t device;                        /* largest of all stages */
   bool fits;
   char text[256];                        /* "dp 8, FULL_SHARD, micro_batch 2, recompute selective" */
-  char name[96];                         /* why it stands here: "tp over two nodes"; of a ranking: "" */
+  char name[256];                        /* why it stands here: "tp over two nodes", "--recompute.mode auto"; of a ranking: "" */
   char limit[128];                       /* what it waits for most: "dp_shard all-gather on InfiniBand 200 Gb/s", "other stages", "computation" */
 };
 

@@ -1,5 +1,6 @@
 /* Plans beside a plan: what would fit where one does not, and the meshes that people draw. */
 #include "config.h"
+#include "conf_int.h"
 #include "plan_guess.h"
 #include <stdlib.h>
 #include <string.h>
@@ -136,6 +137,21 @@ static bool change (struct conf *c, int what)
 }
 enum { CHANGES = 13 };
 
+/* The options that make C of what the plan has. */
+static void options_of (const struct plan *p, const struct conf *c, char *out, size_t size)
+{
+  static const char *const may[] = { "mesh.dp_replicate", "mesh.dp_shard", "mesh.pp", "mesh.tp", "sharding.strategy", "sharding.wrap", "sharding.grad_dtype", "sharding.reduce_dtype",
+    "train.micro_batch", "recompute.mode" };
+  size_t n = 0;
+  out[0] = 0;
+  for (int i = 0; i < LEN (may); i++) {
+    char is[STR], was[STR];
+    row_get (&conf_row[row_find (may[i])], c, is);
+    row_get (&conf_row[row_find (may[i])], &p->c, was);
+    if (strcmp (is, was) && n < size) n += (size_t) snprintf (out + n, size - n, "%s--%s %.40s", n ? " " : "", may[i], is);
+  }
+}
+
 static void add (struct plan *p, const struct conf *c)
 {
   struct err e = { 0 };
@@ -143,6 +159,7 @@ static void add (struct plan *p, const struct conf *c)
   if (plan_choose (&x, c, &p->m, p->gpus, true, &e) || !x.fits) return;
   for (int i = 0; i < p->choices; i++)
     if (!strcmp (p->choice[i].text, x.text)) return;
+  options_of (p, &x.c, x.name, sizeof x.name);
   p->choice = xrealloc (p->choice, (size_t) (p->choices + 1) * sizeof x, "help");
   p->choice[p->choices++] = x;
 }

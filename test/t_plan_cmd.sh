@@ -41,4 +41,6 @@ ${MPIEXEC:-mpiexec} -n 4 "$builddir/src/pretrain" train --model tiny --data.trai
 check 0 'as planned to the byte, and so are the bytes of 5 steps' 'a run says that memory and bytes are as planned'
 grep -q 'time of a step .*s .*s .*%' "$out/o"; check 0 'time of a step' '... and how long a step was planned to take and took'
 [ "$(grep -c '"agrees":true' "$out/run/metrics.jsonl")" -eq 6 ]; check 0 '' '... and metrics.jsonl has it, each step'
+${MPIEXEC:-mpiexec} -n 2 "$builddir/src/pretrain" train --model llama3.1-70b --data.train "$out/c.h5" --run.dir "$out/run2" --train.steps 1 --train.seq_len 64 > "$out/o" 2> "$out/e"
+check 2 'are too many; it needs .* ranks at least' 'a run that does not fit says what would'
 echo "1..$n"
