@@ -1,7 +1,9 @@
-/* Checkpoints against the disk itself: saves, verifies by loading, then times saving, loading and raw pwrite of the same bytes by the same ranks; the median of some rounds.
-   usage: mpiexec -n N bench/b_ckpt FOLDER [MB a rank [rounds]] */
+/* Checkpoints against the disk itself. In each round the same ranks save, write the same bytes raw, load on the mesh that wrote, read raw and load on another mesh, in turn; the
+   figures are medians of the ratios of a round, so that what else the machine does falls on both. The first round verifies what was loaded, to the byte.
+   usage: mpiexec -n N bench/b_ckpt FOLDER [MB in all [rounds [warm|cold]]]   cold: files leave the page cache before they are read */
 #define _GNU_SOURCE
 #include "ckpt.h"
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,116 +12,139 @@
 
 #define CHUNK ((int64_t) 64 << 20)
 
+/* A mesh with its parts in host memory. */
+struct rig { struct mesh mesh; struct units units; struct ckpt_state s; float **part; };   /* part[unit * kinds + kind][shard] */
+
 struct bench {
   struct conf conf;
-  struct mesh mesh;
-  struct units units;
-  struct ckpt_state s;
+  struct mesh world;
+  struct rig from, to, other;    /* written; loaded on the same mesh, on another */
   struct ckpt_cost cost;
-  float **part[2];              /* [0] saved, [1] loaded: [unit * kinds + kind][shard] */
-  int into;
   char dir[1000];
+  bool cold, whole;              /* whole: there is another mesh */
 };
 
 static void get (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, float *dst)
 {
-  struct bench *b = ctx;
-  memcpy (dst, b->part[0][unit * CKPT_KINDS + k] + lo, (size_t) n * 4);
+  memcpy (dst, ((struct rig *) ctx)->part[unit * CKPT_KINDS + k] + lo, (size_t) n * 4);
 }
 
 static void put (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, const float *src)
 {
-  struct bench *b = ctx;
-  memcpy (b->part[b->into][unit * CKPT_KINDS + k] + lo, src, (size_t) n * 4);
+  memcpy (((struct rig *) ctx)->part[unit * CKPT_KINDS + k] + lo, src, (size_t) n * 4);
 }
 
-static void fill (struct bench *b)
+static void open_rig (struct bench *b, struct rig *r, int dp, int tp)
 {
-  int n = b->units.count * CKPT_KINDS;
-  for (int w = 0; w < 2; w++) b->part[w] = xalloc ((size_t) n * sizeof (float *), "bench");
+  struct err e = { 0 };
+  struct mesh_shape shape = { .dim = { tp, 1, dp, 1 }, .order = { AXIS_TP, AXIS_PP, AXIS_DP_SHARD, AXIS_DP_REPLICATE }, .kv_rep = 1 };
+  must (!mesh_open (&r->mesh, MPI_COMM_WORLD, &e) && !mesh_split (&r->mesh, &shape, true, &e), "%s", e.msg);
+  struct unit_place p = { tp, r->mesh.coord[AXIS_TP], 1, 0, 1, dp, r->mesh.coord[AXIS_DP_SHARD], 64 };
+  must (!units_make (&r->units, &b->conf, &p, &e), "%s", e.msg);
+  int n = r->units.count * CKPT_KINDS;
+  r->part = xalloc ((size_t) n * sizeof (float *), "bench");
   for (int i = 0; i < n; i++) {
-    int64_t len = b->units.unit[i / CKPT_KINDS].shard;
-    for (int w = 0; w < 2; w++) b->part[w][i] = xalloc ((size_t) len * 4, "bench");
-    for (int64_t j = 0; j < len; j++) b->part[0][i][j] = (float) (b->mesh.rank * 131 + i) + (float) (j & 1023) * 0x1p-12f;
+    size_t bytes = (size_t) r->units.unit[i / CKPT_KINDS].shard * 4;
+    r->part[i] = malloc (bytes);
+    must (r->part[i], "out of memory");
+    memset (r->part[i], 0xff, bytes);
   }
+  r->s = (struct ckpt_state) { .conf = &b->conf, .mesh = &r->mesh, .units = &r->units, .get = get, .put = put, .ctx = r, .cost = &b->cost };
+}
+
+/* The value of an element does not depend on the mesh. Fill, or count what is not as it must be. */
+static int64_t visit (struct rig *r, bool fill)
+{
+  int64_t wrong = 0;
+  struct piece *list;
+  int n = units_pieces (&r->units, &list);
+  for (int i = 0; i < n; i++)
+    for (int k = 0; k < CKPT_KINDS; k++) {
+      const struct part *t = &list[i].slot->part;
+      float *p = r->part[list[i].unit * CKPT_KINDS + k] + list[i].lo;
+      for (int64_t j = 0; j < list[i].hi - list[i].lo; j++) {
+        int64_t at = list[i].start + j, row = t->row0 + at / t->cols, col = t->col0 + at % t->cols;
+        float x = (float) ((row * 8191 + col * 3 + list[i].slot->block * 131 + list[i].slot->id * 17 + k) & 0xffffff);
+        if (fill) p[j] = x;
+        else wrong += p[j] != x;
+      }
+    }
+  xfree (list);
+  return wrong;
 }
 
 static void open_bench (struct bench *b, const char *dir, int64_t mb)
 {
   struct err e = { 0 };
-  must (!mesh_open (&b->mesh, MPI_COMM_WORLD, &e), "%s", e.msg);
-  wait_init (b->mesh.local_size);
-  struct mesh_shape shape = { .dim = { 1, 1, b->mesh.size, 1 }, .order = { AXIS_TP, AXIS_PP, AXIS_DP_SHARD, AXIS_DP_REPLICATE }, .kv_rep = 1 };
-  must (!mesh_split (&b->mesh, &shape, false, &e), "%s", e.msg);
-  conf_default (&b->conf);
-  b->conf.arch = (struct arch) { .dim = 512, .heads = 8, .kv_heads = 8, .head_dim = 64, .ffn = 2048, .vocab = 1024, .layers = 1, .norm_eps = 1e-5, .rope_theta = 1e4 };
-  int64_t layer = (4 * 512 * 512 + 3 * 512 * 2048) * 12;
-  b->conf.arch.layers = MAX (1, (mb << 20) * b->mesh.size / layer);
-  struct unit_place p = { 1, 0, 1, 0, 1, b->mesh.size, b->mesh.rank, 64 };
-  must (!units_make (&b->units, &b->conf, &p, &e), "%s", e.msg);
-  fill (b);
+  int size = b->world.size, tp = size;
   snprintf (b->dir, sizeof b->dir, "%s", dir);
-  b->s = (struct ckpt_state) { .conf = &b->conf, .mesh = &b->mesh, .units = &b->units, .get = get, .put = put, .ctx = b, .cost = &b->cost };
+  conf_default (&b->conf);
+  strcpy (b->conf.sharding.wrap, "layer");
+  int64_t dim = mb >= 256 ? 1024 : 128;
+  b->conf.arch = (struct arch) { .dim = dim, .heads = 8, .kv_heads = 8, .head_dim = dim / 8, .ffn = 4 * dim, .vocab = 1024, .layers = 1, .norm_eps = 1e-5, .rope_theta = 1e4 };
+  int64_t layer = 16 * dim * dim * 12;
+  b->conf.arch.layers = MAX (1, ((mb << 20) - 2 * 1024 * dim * 12) / layer);
+  while (tp > 8) tp /= 2;
+  b->whole = size > 1 && size % tp == 0 && !arch_check_tp (&b->conf.arch, tp, &e);
+  open_rig (b, &b->from, size, 1);
+  open_rig (b, &b->to, size, 1);
+  if (b->whole) open_rig (b, &b->other, size / tp, tp);
+  visit (&b->from, true);
 }
 
-/* The slowest rank's seconds of each. */
 static void slowest (const struct bench *b, double *t, int n)
 {
   MPI_Request r;
-  MPI_Iallreduce (MPI_IN_PLACE, t, n, MPI_DOUBLE, MPI_MAX, b->mesh.world, &r);
+  MPI_Iallreduce (MPI_IN_PLACE, t, n, MPI_DOUBLE, MPI_MAX, b->world.world, &r);
   wait_all (1, &r);
 }
 
-/* All my parts to PATH from offset AT on, straight from where they are. */
-static void write_parts (const struct bench *b, int fd, int64_t at)
+/* All my parts to PATH from offset AT on, straight from where they are, or into them. */
+static void move_parts (const struct rig *r, bool write, int fd, int64_t at)
 {
-  for (int i = 0; i < b->units.count * CKPT_KINDS; i++) {
-    const char *p = (const char *) b->part[0][i];
-    int64_t bytes = b->units.unit[i / CKPT_KINDS].shard * 4;
+  for (int i = 0; i < r->units.count * CKPT_KINDS; i++) {
+    char *p = (char *) r->part[i];
+    int64_t bytes = r->units.unit[i / CKPT_KINDS].shard * 4;
     for (int64_t n; bytes; bytes -= n, p += n, at += n) {
-      n = MIN (CHUNK, bytes);
-      must (pwrite (fd, p, (size_t) n, at) == n, "pwrite: %m");
+      n = write ? pwrite (fd, p, (size_t) MIN (CHUNK, bytes), at) : pread (fd, p, (size_t) MIN (CHUNK, bytes), at);
+      must (n > 0, "raw: %m");
     }
   }
 }
 
-/* What the same ranks do to the same disk without us: t[0] writing, t[1] all of it. */
-static void raw (const struct bench *b, const char *path, int64_t bytes, double t[2])
+enum { SAVE, WRITE, RAW_WRITE, RAW, LOAD, RAW_READ, OTHER, SAVE_CPU, RAW_CPU, LOAD_CPU, READ_CPU, OTHER_CPU, TIMES };   /* CPU: of one rank; tells more where the machine is shared */
+
+/* What the same ranks do to the same disk without us: t[RAW_WRITE] writing, t[RAW] all of it. */
+static void raw (const struct bench *b, const char *path, int64_t bytes, double *t)
 {
-  mesh_barrier (b->mesh.world);
+  mesh_barrier (b->world.world);
   double t0 = now ();
-  if (!b->mesh.rank) {
+  if (!b->world.rank) {
     int fd = open (path, O_RDWR | O_CREAT | O_TRUNC, 0666);
     must (fd >= 0, "%s: %m", path);
-    if (fallocate (fd, 0, 0, bytes * b->mesh.size)) say (SAY_WARN, "%s: cannot reserve", path);
+    if (fallocate (fd, 0, 0, bytes * b->world.size)) say (SAY_WARN, "%s: cannot reserve", path);
     close (fd);
   }
-  mesh_barrier (b->mesh.world);
+  mesh_barrier (b->world.world);
   double t1 = now ();
   int fd = open (path, O_RDWR);
   must (fd >= 0, "%s: %m", path);
-  write_parts (b, fd, b->mesh.rank * bytes);
-  mesh_barrier (b->mesh.world);
-  t[0] = now () - t1;
-  if (!b->mesh.local_rank) must (!fsync (fd), "%s: %m", path);
+  move_parts (&b->from, true, fd, b->world.rank * bytes);
+  mesh_barrier (b->world.world);
+  t[RAW_WRITE] = now () - t1;
+  if (!b->world.local_rank) must (!fsync (fd), "%s: %m", path);
   close (fd);
-  mesh_barrier (b->mesh.world);
-  t[1] = now () - t0;
+  mesh_barrier (b->world.world);
+  t[RAW] = now () - t0;
 }
 
-static void check (struct bench *b, const char *path)
+static void forget (const struct bench *b, const char *path)
 {
-  struct err e = { 0 };
-  b->into = 1;
-  must (!ckpt_load (&b->s, path, false, &e), "%s", e.msg);
-  for (int i = 0; i < b->units.count * CKPT_KINDS; i++) {
-    const struct unit *u = &b->units.unit[i / CKPT_KINDS];
-    int64_t mine = u->shard * b->mesh.rank;
-    for (int k = 0; k < u->slots; k++) {
-      int64_t lo = MAX (u->slot[k].off, mine), hi = MIN (u->slot[k].off + u->slot[k].count, mine + u->shard);
-      if (lo < hi) must (!memcmp (b->part[0][i] + lo - mine, b->part[1][i] + lo - mine, (size_t) (hi - lo) * 4), "what was loaded is not what was saved");
-    }
-  }
+  if (!b->cold) return;
+  mesh_barrier (b->world.world);
+  int fd = open (path, O_RDONLY);
+  if (fd < 0 || posix_fadvise (fd, 0, 0, POSIX_FADV_DONTNEED)) say (SAY_WARN, "%s: stays in memory", path);
+  close (fd);
 }
 
 static double cpu (void)
@@ -129,67 +154,107 @@ static double cpu (void)
   return (double) t.tv_sec + 1e-9 * (double) t.tv_nsec;
 }
 
-enum { SAVE, WRITE, RAW_WRITE, RAW, LOAD, SAVE_CPU, RAW_CPU, TIMES };   /* CPU: of one rank; tells more where the machine is shared */
+static void time_load (struct bench *b, struct rig *r, const char *path, double *t, double *c)
+{
+  struct err e = { 0 };
+  forget (b, path);
+  mesh_barrier (b->world.world);
+  *t = now (), *c = cpu ();
+  must (!ckpt_load (&r->s, path, false, &e), "%s", e.msg);
+  *c = cpu () - *c, *t = now () - *t;
+}
+
+static void time_read (struct bench *b, const char *path, int64_t bytes, double *t, double *c)
+{
+  forget (b, path);
+  mesh_barrier (b->world.world);
+  *t = now (), *c = cpu ();
+  int fd = open (path, O_RDONLY);
+  must (fd >= 0, "%s: %m", path);
+  move_parts (&b->to, false, fd, b->world.rank * bytes);
+  close (fd);
+  mesh_barrier (b->world.world);
+  *c = cpu () - *c, *t = now () - *t;
+}
+
+static void time_save (struct bench *b, int step, double *t)
+{
+  struct err e = { 0 };
+  b->from.s.step = step;
+  mesh_barrier (b->world.world);
+  t[SAVE] = now (), t[SAVE_CPU] = cpu ();
+  must (!ckpt_save (&b->from.s, b->dir, &e), "%s", e.msg);
+  t[SAVE_CPU] = cpu () - t[SAVE_CPU], t[SAVE] = now () - t[SAVE];
+  t[WRITE] = b->cost.write;
+}
+
+static void time_raw (struct bench *b, const char *path, int64_t bytes, double *t)
+{
+  t[RAW_CPU] = cpu ();
+  raw (b, path, bytes, t);
+  t[RAW_CPU] = cpu () - t[RAW_CPU];
+}
 
 static void one_round (struct bench *b, int step, double t[TIMES])
 {
-  struct err e = { 0 };
-  char path[1200], old[1200], rawpath[1200];
+  char path[1200], rawpath[1200];
+  int64_t bytes = 0;
+  for (int i = 0; i < b->from.units.count; i++) bytes += b->from.units.unit[i].shard * 4 * CKPT_KINDS;
   snprintf (path, sizeof path, "%s/checkpoints/step_%08d.h5", b->dir, step);
-  snprintf (old, sizeof old, "%s/checkpoints/step_%08d.h5", b->dir, step - 1);
   snprintf (rawpath, sizeof rawpath, "%s/raw", b->dir);
-  b->s.step = step;
-  mesh_barrier (b->mesh.world);
-  t[SAVE] = now ();
-  t[SAVE_CPU] = cpu ();
-  must (!ckpt_save (&b->s, b->dir, &e), "%s", e.msg);
-  t[SAVE] = now () - t[SAVE];
-  t[SAVE_CPU] = cpu () - t[SAVE_CPU];
-  t[WRITE] = b->cost.write;
-  t[RAW_CPU] = cpu ();
-  raw (b, rawpath, b->cost.bytes, t + RAW_WRITE);   /* and RAW */
-  t[RAW_CPU] = cpu () - t[RAW_CPU];
-  if (!b->mesh.rank) unlink (rawpath), unlink (old);
-  if (step == 1) check (b, path);
-  mesh_barrier (b->mesh.world);
-  t[LOAD] = now ();
-  must (!ckpt_load (&b->s, path, false, &e), "%s", e.msg);
-  t[LOAD] = now () - t[LOAD];
+  if (step % 2) time_save (b, step, t), time_raw (b, rawpath, bytes, t);
+  else time_raw (b, rawpath, bytes, t), time_save (b, step, t);
+  if (step % 2) time_load (b, &b->to, path, &t[LOAD], &t[LOAD_CPU]);
+  must (step > 1 || !visit (&b->to, false), "what was loaded is not what was saved");
+  time_read (b, rawpath, bytes, &t[RAW_READ], &t[READ_CPU]);
+  if (step % 2 == 0) time_load (b, &b->to, path, &t[LOAD], &t[LOAD_CPU]);
+  if (b->whole) time_load (b, &b->other, path, &t[OTHER], &t[OTHER_CPU]);
+  must (!b->whole || step > 1 || !visit (&b->other, false), "what was loaded on another mesh is not what was saved");
+  mesh_barrier (b->world.world);
+  if (!b->world.rank) unlink (rawpath), unlink (path);
   slowest (b, t, TIMES);
 }
 
-static double median (double (*all)[TIMES], int n, int i)
+/* The median over rounds of t[a] / t[c]. */
+static double ratio (double (*all)[TIMES], int n, int a, int c)
 {
-  for (int a = 1; a < n; a++)
-    for (int k = a; k > 0 && all[k][i] < all[k - 1][i]; k--) {
-      double t = all[k][i];
-      all[k][i] = all[k - 1][i];
-      all[k - 1][i] = t;
-    }
-  return all[n / 2][i];
+  double *x = xalloc ((size_t) n * sizeof *x, "bench");
+  for (int i = 0; i < n; i++) {
+    double v = all[i][a] / all[i][c];
+    int k = i;
+    for (; k > 0 && x[k - 1] > v; k--) x[k] = x[k - 1];
+    x[k] = v;
+  }
+  double mid = n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
+  xfree (x);
+  return mid;
 }
 
 int main (int argc, char **argv)
 {
   struct bench b = { 0 };
+  struct err e = { 0 };
   wait_before_mpi ();
   MPI_Init (&argc, &argv);
-  if (argc < 2) return fprintf (stderr, "usage: mpiexec -n N %s FOLDER [MB a rank [rounds]]\n", argv[0]), 2;
+  if (argc < 2) return fprintf (stderr, "usage: mpiexec -n N %s FOLDER [MB in all [rounds [warm|cold]]]\n", argv[0]), 2;
   int rounds = MAX (1, argc > 3 ? atoi (argv[3]) : 5);
-  open_bench (&b, argv[1], argc > 2 ? atoll (argv[2]) : 64);
-  base_rank (b.mesh.rank, b.mesh.size, NULL);
-  double (*all)[TIMES] = xalloc ((size_t) rounds * sizeof *all, "bench"), mid[TIMES];
+  b.cold = argc > 4 && !strcmp (argv[4], "cold");
+  must (!mesh_open (&b.world, MPI_COMM_WORLD, &e), "%s", e.msg);
+  base_rank (b.world.rank, b.world.size, NULL);
+  wait_init (b.world.local_size);
+  open_bench (&b, argv[1], argc > 2 ? atoll (argv[2]) : 256);
+  double (*all)[TIMES] = xalloc ((size_t) rounds * sizeof *all, "bench");
   for (int step = 1; step <= rounds; step++) {
     double *t = all[step - 1];
     one_round (&b, step, t);
-    say (SAY_INFO, "save %.3f s (create %.3f write %.3f sync %.3f seal %.3f), raw %.3f s (write %.3f), load %.3f s, cpu %.3f and %.3f s", t[SAVE], b.cost.create, b.cost.write, b.cost.sync,
-         b.cost.seal, t[RAW], t[RAW_WRITE], t[LOAD], t[SAVE_CPU], t[RAW_CPU]);
+    say (SAY_INFO, "save %.3f s (create %.3f write %.3f sync %.3f seal %.3f), raw %.3f s (write %.3f), load %.3f s, raw read %.3f s, other mesh %.3f s; cpu %.3f %.3f %.3f %.3f %.3f s", t[SAVE],
+         b.cost.create, b.cost.write, b.cost.sync, b.cost.seal, t[RAW], t[RAW_WRITE], t[LOAD], t[RAW_READ], t[OTHER], t[SAVE_CPU], t[RAW_CPU], t[LOAD_CPU], t[READ_CPU], t[OTHER_CPU]);
   }
-  for (int i = 0; i < TIMES; i++) mid[i] = median (all, rounds, i);
-  double gb = 1e-9 * (double) b.cost.bytes * b.mesh.size;
-  say (SAY_INFO, "{\"bench\": \"ckpt\", \"ranks\": %d, \"gb\": %.3f, \"save_gb_s\": %.3f, \"write_gb_s\": %.3f, \"raw_gb_s\": %.3f, \"raw_write_gb_s\": %.3f, \"load_gb_s\": %.3f, "
-       "\"write_ratio\": %.3f, \"whole_ratio\": %.3f, \"cpu_ratio\": %.3f}", b.mesh.size, gb, gb / mid[SAVE], gb / mid[WRITE], gb / mid[RAW], gb / mid[RAW_WRITE], gb / mid[LOAD],
-       mid[RAW_WRITE] / mid[WRITE], mid[RAW] / mid[SAVE], mid[RAW_CPU] / mid[SAVE_CPU]);
+  double gb = 1e-9 * (double) arch_params (&b.conf.arch) * 12;
+  say (SAY_INFO, "{\"bench\": \"ckpt\", \"ranks\": %d, \"gb\": %.3f, \"reads\": \"%s\", \"write_ratio\": %.3f, \"save_ratio\": %.3f, \"load_ratio\": %.3f, \"other_ratio\": %.3f, "
+       "\"save_cpu_ratio\": %.3f, \"load_cpu_ratio\": %.3f, \"other_cpu_ratio\": %.3f, \"save_s\": %.3f}", b.world.size, gb, b.cold ? "cold" : "warm", ratio (all, rounds, RAW_WRITE, WRITE),
+       ratio (all, rounds, RAW, SAVE), ratio (all, rounds, RAW_READ, LOAD), b.whole ? ratio (all, rounds, RAW_READ, OTHER) : 0.0, ratio (all, rounds, RAW_CPU, SAVE_CPU),
+       ratio (all, rounds, READ_CPU, LOAD_CPU), b.whole ? ratio (all, rounds, READ_CPU, OTHER_CPU) : 0.0, all[rounds - 1][SAVE]);
   MPI_Finalize ();
   return 0;
 }

@@ -1,9 +1,10 @@
 /* One checkpoint open for reading: whatever stretch of whatever tensor, from the pieces that ranks wrote. Local. */
 #include "ckpt_int.h"
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#define XXH_INLINE_ALL   /* for this machine's vectors: half as fast again as the library */
-#include <xxhash.h>
+#include <unistd.h>
 
 #define WINDOW (CKPT_STAGE / 4)   /* elements */
 
@@ -19,46 +20,36 @@ static void list_tensors (struct ckpt_file *f)
   }
 }
 
-static void get_ready (struct ckpt_file *f)
+static int get_ready (struct ckpt_file *f, double wait, struct err *e)
 {
   index_sort (&f->index);
   list_tensors (f);
-  f->dset = xalloc ((size_t) MAX (f->index.ranks, 1) * sizeof *f->dset, "ckpt");
   f->mark = xalloc ((size_t) ceil_div (WINDOW, 64) * 8, "ckpt stage");
   f->buf = xalloc ((size_t) CKPT_STAGE, "ckpt stage");
+  f->fd = h5_plain (f->path, O_RDONLY, wait, e);
+  return f->fd < 0 ? -1 : 0;
 }
 
 int file_open (struct ckpt_file *f, const char *path, struct err *e)
 {
-  *f = (struct ckpt_file) { .h5 = h5_open (path, false, 0, e) };
+  *f = (struct ckpt_file) { .fd = -1, .spare = wait_cores (1) > 1 };
   snprintf (f->path, sizeof f->path, "%s", path);
-  if (f->h5 < 0 || h5_head (f->h5, path, &f->head, &f->index, e)) return -1;
-  get_ready (f);
-  return 0;
+  hid_t h = h5_open (path, false, e);
+  int rc = h < 0 ? -1 : h5_head (h, path, &f->head, &f->index, e);
+  if (h >= 0) H5Fclose (h);
+  return rc ? -1 : get_ready (f, 0, e);
 }
 
 int file_join (struct ckpt_file *f, const char *path, double wait, struct err *e)
 {
   snprintf (f->path, sizeof f->path, "%s", path);
-  f->h5 = h5_open (path, false, wait, e);
-  get_ready (f);
-  return f->h5 < 0 ? -1 : 0;
-}
-
-static void close_datasets (struct ckpt_file *f)
-{
-  for (int64_t r = 0; f->dset && r < f->index.ranks; r++) {
-    if (f->dset[r] > 0) H5Dclose (f->dset[r]);
-    f->dset[r] = 0;
-  }
+  return get_ready (f, wait, e);
 }
 
 void file_close (struct ckpt_file *f)
 {
-  close_datasets (f);
-  if (f->h5 >= 0) H5Fclose (f->h5);
+  if (f->fd >= 0) close (f->fd);
   xfree (f->list);
-  xfree (f->dset);
   xfree (f->mark);
   xfree (f->buf);
   index_free (&f->index);
@@ -67,60 +58,28 @@ void file_close (struct ckpt_file *f)
 
 /* --- stretches of a dataset --- */
 
-static hid_t dataset (struct ckpt_file *f, int kind, int rank)
-{
-  if (kind != f->open) close_datasets (f);
-  f->open = kind;
-  if (!f->dset[rank]) f->dset[rank] = h5_rank_dataset (f->h5, kind, rank);
-  return f->dset[rank];
-}
+enum dtype file_type (const struct ckpt_file *f, int kind) { return kind == CKPT_MASTER ? DT_F32 : f->head.moments; }
 
-static enum dtype type_of (const struct ckpt_file *f, int kind) { return kind == CKPT_MASTER ? DT_F32 : f->head.moments; }
-
-static int cannot_read (const struct ckpt_file *f, int kind, int rank, struct err *e)
+int file_plain (const struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, void *dst, struct err *e)
 {
-  return world_err (e, "%s: /%s/rank%05d cannot be read (%s)", f->path, ckpt_group[kind], rank, h5_why ());
-}
-
-/* As they lie in the file, n elements to DST. */
-static int get_plain (struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, void *dst, struct err *e)
-{
-  hid_t d = dataset (f, kind, rank), t = h5_type (type_of (f, kind));
-  int bad = d < 0 || h5_move (false, d, t, H5P_DEFAULT, at, 1, n, n, dst, n, 0, n);
-  H5Tclose (t);
-  return bad ? cannot_read (f, kind, rank, e) : 0;
-}
-
-int file_get (struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, float *dst, struct err *e)
-{
-  bool wide = type_of (f, kind) == DT_F32;
-  if (get_plain (f, kind, rank, at, n, wide ? (char *) dst : (char *) dst + 2 * n, e)) return -1;
-  if (!wide) h5_widen (dst, n);
+  int64_t size = dtype_size (file_type (f, kind)), from = f->index.where[rank * CKPT_KINDS + kind] + at * size;
+  char *p = dst;
+  for (int64_t left = n * size; left; ) {
+    ssize_t k = pread (f->fd, p, (size_t) MIN (left, 1 << 30), from);
+    if (k < 0 && errno == EINTR) continue;
+    if (k <= 0)
+      return world_err (e, "%s: /%s/rank%05d cannot be read: %s", f->path, ckpt_group[kind], rank, k ? strerror (errno) : "the file ends before it");
+    p += k, from += k, left -= k;
+  }
   return 0;
 }
 
-int file_stream (struct ckpt_file *f, int kind, int rank, file_see *see, void *ctx, struct err *e)
+int file_get (const struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, float *dst, struct err *e)
 {
-  const struct row_rank *r = &f->index.rank[rank];
-  bool wide = type_of (f, kind) == DT_F32;
-  XXH3_state_t *h = XXH3_createState ();
-  must (h, "out of host memory");
-  XXH3_64bits_reset (h);
-  int bad = 0;
-  for (int64_t at = 0, n; at < r->count && !bad; at += n) {
-    n = MIN (WINDOW, r->count - at);
-    void *raw = wide ? (char *) f->buf : (char *) f->buf + 2 * n;
-    if ((bad = get_plain (f, kind, rank, at, n, raw, e))) break;
-    XXH3_64bits_update (h, raw, (size_t) (n * dtype_size (type_of (f, kind))));
-    if (!wide) h5_widen (f->buf, n);
-    if (see) bad = see (ctx, at, n, f->buf);
-  }
-  uint64_t sum = XXH3_64bits_digest (h);
-  XXH3_freeState (h);
-  if (bad) return -1;
-  if (sum == r->sum[kind]) return 0;
-  return world_err (e, "%s is damaged: /%s/rank%05d has checksum %016llx, kept was %016llx", f->path, ckpt_group[kind], rank, (unsigned long long) sum,
-                    (unsigned long long) r->sum[kind]);
+  bool wide = file_type (f, kind) == DT_F32;
+  if (file_plain (f, kind, rank, at, n, wide ? (char *) dst : (char *) dst + 2 * n, e)) return -1;
+  if (!wide) h5_widen (dst, n);
+  return 0;
 }
 
 /* --- stretches of a tensor --- */

@@ -64,25 +64,25 @@ static hid_t serial_access (void)
   return p;
 }
 
-/* A name made by another node may take a while to be seen on a network file system. */
-static int wait_for (const char *path, bool writable, double wait)
+int h5_plain (const char *path, int flags, double wait, struct err *e)
 {
-  double end = now () + wait;
-  for (;;) {
-    int fd = open (path, writable ? O_RDWR : O_RDONLY);
-    if (fd >= 0) return close (fd);
-    if (errno != ENOENT || now () >= end) return -1;
-    usleep (20000);
+  for (double end = now () + wait;;) {
+    int fd = open (path, flags | O_CLOEXEC), why = errno;
+    if (fd >= 0) return fd;
+    if (why == EINTR) continue;
+    if (why == ENOENT && now () < end) {
+      usleep (20000);
+      continue;
+    }
+    return why == ENOENT && !wait ? user_err (e, "%s: %s", path, strerror (why)) : world_err (e, "%s: %s", path, strerror (why));
   }
 }
 
-hid_t h5_open (const char *path, bool writable, double wait, struct err *e)
+hid_t h5_open (const char *path, bool writable, struct err *e)
 {
-  if (wait_for (path, writable, wait)) {
-    int why = errno;
-    if (why == ENOENT) return user_err (e, "%s: %s", path, strerror (why));
-    return world_err (e, "%s: %s", path, strerror (why));
-  }
+  int fd = h5_plain (path, writable ? O_RDWR : O_RDONLY, 0, e);   /* for the system's own words */
+  if (fd < 0) return -1;
+  close (fd);
   hid_t access = serial_access ();
   hid_t f = H5Fopen (path, writable ? H5F_ACC_RDWR : H5F_ACC_RDONLY, access);
   H5Pclose (access);
@@ -165,28 +165,6 @@ hid_t h5_dataset (hid_t group, const char *name, hid_t type, int64_t n)
   H5Pclose (make);
   H5Sclose (space);
   return d;
-}
-
-static hid_t runs_space (int64_t total, int64_t start, int64_t rows, int64_t width, int64_t stride)
-{
-  hsize_t n = (hsize_t) total, at = (hsize_t) start, count = (hsize_t) rows, block = (hsize_t) width, step = (hsize_t) MAX (stride, width);
-  hid_t s = H5Screate_simple (1, &n, NULL);
-  if (s >= 0 && H5Sselect_hyperslab (s, H5S_SELECT_SET, &at, &step, &count, &block) < 0) H5Sclose (s), s = -1;
-  return s;
-}
-
-int h5_move (bool write, hid_t dset, hid_t type, hid_t dxpl, int64_t start, int64_t rows, int64_t width, int64_t stride,
-             void *buf, int64_t mem_n, int64_t mem, int64_t mem_stride)
-{
-  hid_t whole = H5Dget_space (dset);
-  int64_t n = H5Sget_simple_extent_npoints (whole);
-  H5Sclose (whole);
-  hid_t f = runs_space (n, start, rows, width, stride), m = runs_space (mem_n, mem, rows, width, mem_stride);
-  int bad = f < 0 || m < 0 || start + (rows - 1) * stride + width > n
-            || (write ? H5Dwrite (dset, type, m, f, dxpl, buf) : H5Dread (dset, type, m, f, dxpl, buf)) < 0;
-  if (f >= 0) H5Sclose (f);
-  if (m >= 0) H5Sclose (m);
-  return -bad;
 }
 
 /* IEEE's fields in this order, or HDF5 refuses; h5dump and h5py read it right (predefined float16 would be another type). */

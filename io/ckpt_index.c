@@ -115,20 +115,25 @@ static int index_read (hid_t file, const char *path, struct index *x, struct err
   return 0;
 }
 
-static int dataset_check (hid_t file, const char *path, int kind, enum dtype want, const struct row_rank *r, struct err *e)
+/* Where dataset KIND of R lies, if it is as the index says. */
+static int dataset_check (hid_t file, const char *path, int kind, enum dtype want, const struct row_rank *r, int64_t *where, struct err *e)
 {
   hid_t d = h5_rank_dataset (file, kind, r->rank);
   if (d < 0) return world_err (e, "%s: /%s/rank%05d is missing (%s)", path, ckpt_group[kind], (int) r->rank, h5_why ());
   hid_t space = H5Dget_space (d), type = H5Dget_type (d), right = h5_type (want);
   int64_t n = H5Sget_simple_extent_npoints (space);
   bool same = H5Tequal (type, right) > 0;
+  haddr_t at = n > 0 && n == r->count ? H5Dget_offset (d) : 0;
   H5Tclose (right);
   H5Tclose (type);
   H5Sclose (space);
   H5Dclose (d);
-  if (n == r->count && same) return 0;
-  return world_err (e, "%s: /%s/rank%05d has %lld elements%s%s and /index/ranks says %lld", path, ckpt_group[kind], (int) r->rank, (long long) n,
-                    same ? "" : " that are no ", same ? "" : dtype_name (want), (long long) r->count);
+  *where = (int64_t) at;
+  if (n != r->count || !same)
+    return world_err (e, "%s: /%s/rank%05d has %lld elements%s%s and /index/ranks says %lld", path, ckpt_group[kind], (int) r->rank, (long long) n,
+                      same ? "" : " that are no ", same ? "" : dtype_name (want), (long long) r->count);
+  if (at == HADDR_UNDEF) return world_err (e, "%s: /%s/rank%05d is not contiguous: h5repack -l CONTI makes it so", path, ckpt_group[kind], (int) r->rank);
+  return 0;
 }
 
 static int head_read (hid_t file, const char *path, struct ckpt_head *h, struct err *e)
@@ -159,7 +164,9 @@ int h5_head (hid_t file, const char *path, struct ckpt_head *h, struct index *x,
   if (head_read (file, path, h, e) || index_read (file, path, x, e)) return -1;
   h->ranks = (int) x->ranks;
   h->moments = x->tensors && !strncmp (x->tensor[0].moments, "bf16", 8) ? DT_BF16 : DT_F32;
+  x->where = xalloc ((size_t) x->ranks * CKPT_KINDS * sizeof *x->where, "ckpt");
   for (int k = 0; k < CKPT_KINDS; k++)
-    for (int64_t r = 0; r < x->ranks; r++) if (dataset_check (file, path, k, k == CKPT_MASTER ? DT_F32 : h->moments, &x->rank[r], e)) return -1;
+    for (int64_t r = 0; r < x->ranks; r++)
+      if (dataset_check (file, path, k, k == CKPT_MASTER ? DT_F32 : h->moments, &x->rank[r], &x->where[r * CKPT_KINDS + k], e)) return -1;
   return 0;
 }

@@ -28,6 +28,7 @@ struct index {
   struct row_tensor *tensor;     /* all owned */
   struct row_slice *slice;
   struct row_rank *rank;
+  int64_t *where;                /* [ranks * CKPT_KINDS] byte of the file where each dataset begins; of files that were read */
   int64_t tensors, slices, ranks;
   int64_t *first, *order;        /* of index_sort: slices of tensor t are slice[order[first[t]]] .. slice[order[first[t + 1] - 1]] */
 };
@@ -63,8 +64,9 @@ void h5_begin (void);
 void h5_end (void);
 const char *h5_why (void);
 
-/* Serial driver, no locks. Absent on a network file system's other clients for a while: waits up to WAIT seconds for the name. Negative with the sentence. */
-hid_t h5_open (const char *path, bool writable, double wait, struct err *e);
+/* Serial driver, no locks. Negative with the sentence. h5_plain waits up to WAIT seconds for a name that other clients of a network file system made. */
+hid_t h5_open (const char *path, bool writable, struct err *e);
+int   h5_plain (const char *path, int flags, double wait, struct err *e);   /* open(2) alike */
 /* A new file that HDF5 1.8 and later read, whose metadata carry checksums. */
 hid_t h5_create (const char *path, struct err *e);
 int   h5_attr (hid_t obj, const char *name, hid_t type, int64_t n, const void *p);       /* write; n < 0: a scalar; creates it if it is not there */
@@ -72,9 +74,6 @@ int   h5_attr_text (hid_t obj, const char *name, const char *text);
 int   h5_get (hid_t obj, const char *name, hid_t type, void *p);                         /* a scalar */
 char *h5_get_text (hid_t obj, const char *name);                                         /* xalloc'd, NULL if it is no text */
 hid_t h5_dataset (hid_t group, const char *name, hid_t type, int64_t n);                 /* 1-D, contiguous, allocated, not filled */
-/* Elements of the 1-D dataset: rows runs of width, from start, stride apart; in memory at BUF + mem, mem_stride apart, within mem_n elements. */
-int   h5_move (bool write, hid_t dset, hid_t type, hid_t dxpl, int64_t start, int64_t rows, int64_t width, int64_t stride,
-               void *buf, int64_t mem_n, int64_t mem, int64_t mem_stride);
 hid_t h5_rank_dataset (hid_t file, int kind, int64_t rank);
 hid_t h5_type (enum dtype t);                              /* fp32 or bf16 as they lie in the file; to be closed */
 void h5_widen (float *p, int64_t n);                       /* n bf16 at the end of p[n] become fp32 */
@@ -84,26 +83,28 @@ int h5_index_ranks (hid_t file, const struct index *x);    /* writes /index/rank
 /* Head and index of an open file: format, version, complete, tables checked, dataset sizes right. path is for the sentence. */
 int h5_head (hid_t file, const char *path, struct ckpt_head *h, struct index *x, struct err *e);
 
-/* --- a file open for reading ---------------------------------------------------------------------------------------------------------- */
+/* --- a file open for reading: HDF5 tells where the datasets lie, then plain reads fetch them ---------------------------------------------- */
 struct ckpt_file {
   char path[CKPT_PATH];
-  hid_t h5;                      /* serial driver, read-only: nothing here is collective inside HDF5; -1 = not open yet */
+  int fd;                        /* -1 = not open yet */
   struct ckpt_head head;
   struct index index;            /* sorted */
   struct ckpt_tensor *list;      /* [index.tensors] */
-  hid_t *dset;                   /* [ranks] of kind `open`, opened when first needed; 0 = not */
-  int open;
   uint64_t *mark;                /* a bit an element of a window: set once */
   float *buf;                    /* CKPT_STAGE bytes */
+  bool spare;                    /* this rank has a core to spare for a thread that reads ahead */
 };
-/* Opened, its head read. 0 or -1; file_close in both cases (also of one that was never opened, h5 -1). */
+/* Opened, its head read. 0 or -1; file_close in both cases (also of one that was never opened, fd -1). */
 int  file_open (struct ckpt_file *f, const char *path, struct err *e);
 /* The same on the other ranks, after index and head.moments came from a rank that opened it. WAIT: seconds in which the name must be seen. */
 int  file_join (struct ckpt_file *f, const char *path, double wait, struct err *e);
 void file_close (struct ckpt_file *f);
-/* Elements [at, at + n) of a dataset as fp32. */
-int  file_get (struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, float *dst, struct err *e);
-/* All of a dataset in order through f->buf, its checksum compared at the end. SEE (NULL: none) is shown each stretch as fp32. */
+enum dtype file_type (const struct ckpt_file *f, int kind);
+/* Elements [at, at + n) of a dataset as they lie in the file. Any thread. */
+int  file_plain (const struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, void *dst, struct err *e);
+/* The same as fp32. */
+int  file_get (const struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, float *dst, struct err *e);
+/* All of a dataset in order, its checksum compared at the end. SEE (NULL: none) is shown each stretch as fp32, on the calling thread. */
 typedef int file_see (void *ctx, int64_t at, int64_t n, const float *p);
 int  file_stream (struct ckpt_file *f, int kind, int rank, file_see *see, void *ctx, struct err *e);
 

@@ -7,6 +7,7 @@ void index_free (struct index *x)
   xfree (x->tensor);
   xfree (x->slice);
   xfree (x->rank);
+  xfree (x->where);
   xfree (x->first);
   xfree (x->order);
   *x = (struct index) { 0 };

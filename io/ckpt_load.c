@@ -59,8 +59,11 @@ static int share_head (struct loader *l, const char *path, struct err *e)
   share_rows (l->world, &x->tensor, &x->tensors, sizeof *x->tensor);
   share_rows (l->world, &x->slice, &x->slices, sizeof *x->slice);
   share_rows (l->world, &x->rank, &x->ranks, sizeof *x->rank);
+  int64_t sets = x->ranks * CKPT_KINDS;
+  share_rows (l->world, &x->where, &sets, sizeof *x->where);
   ckpt_bcast (l->world, l->map, l->mine.tensors * (int64_t) sizeof *l->map);
   bad = rank ? file_join (&l->f, path, SEEN, e) : 0;
+  l->f.spare = wait_cores (l->s->mesh->local_size) >= 2 * l->s->mesh->local_size;
   return ckpt_agree (l->world, bad, e);
 }
 
@@ -224,7 +227,7 @@ static int load_steps (struct loader *l, const char *path, struct err *e)
 
 int ckpt_load (struct ckpt_state *s, const char *path, bool weights_only, struct err *e)
 {
-  struct loader l = { .s = s, .world = s->mesh->world, .kinds = weights_only ? 1 : CKPT_KINDS, .f = { .h5 = -1 } };
+  struct loader l = { .s = s, .world = s->mesh->world, .kinds = weights_only ? 1 : CKPT_KINDS, .f = { .fd = -1 } };
   struct err local = { 0 };
   index_of_arch (&l.mine, &s->conf->arch);
   l.map = xalloc ((size_t) l.mine.tensors * sizeof *l.map, "ckpt");

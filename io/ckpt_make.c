@@ -135,7 +135,7 @@ int make_file (struct ckpt_saving *v, const char *run_dir, int64_t *at, struct e
 int make_complete (struct ckpt_saving *v, struct err *e)
 {
   int32_t complete = 1;
-  hid_t f = h5_open (v->tmp, true, 0, e);
+  hid_t f = h5_open (v->tmp, true, e);
   if (f < 0) return -1;
   int bad = h5_index_ranks (f, &v->index) || h5_attr (f, "complete", H5T_STD_I32LE, -1, &complete);
   bad |= H5Fclose (f) < 0;

@@ -91,17 +91,6 @@ static int make_index (struct ckpt_saving *v, struct err *e)
 
 /* --- begin --- */
 
-/* Each rank sees the file and may write it. */
-static int open_tmp (struct ckpt_saving *v, struct err *e)
-{
-  for (double end = now () + SEEN;;) {
-    v->fd = open (v->tmp, O_WRONLY | O_CLOEXEC);
-    if (v->fd >= 0) return 0;
-    if (errno != ENOENT || now () > end) return world_err (e, "%s: %s", v->tmp, strerror (errno));
-    usleep (20000);
-  }
-}
-
 static int begin (struct ckpt_saving *v, const char *run_dir, struct err *e)
 {
   MPI_Request r;
@@ -111,7 +100,9 @@ static int begin (struct ckpt_saving *v, const char *run_dir, struct err *e)
   MPI_Iscatter (at, sizeof v->at, MPI_BYTE, v->at, sizeof v->at, MPI_BYTE, 0, v->world, &r);
   wait_all (1, &r);
   xfree (at);
-  return bad || ckpt_agree (v->world, open_tmp (v, e), e) ? -1 : 0;
+  if (bad) return -1;
+  v->fd = h5_plain (v->tmp, O_WRONLY, SEEN, e);   /* each rank sees the file and may write it */
+  return ckpt_agree (v->world, v->fd < 0, e);
 }
 
 static void free_saving (struct ckpt_saving **at)

@@ -7,7 +7,7 @@ int ckpt_head_read (const char *path, struct ckpt_head *h, struct err *e)
   struct index x = { 0 };
   *h = (struct ckpt_head) { 0 };
   h5_begin ();
-  hid_t f = h5_open (path, false, 0, e);
+  hid_t f = h5_open (path, false, e);
   int rc = f < 0 ? -1 : h5_head (f, path, h, &x, e);
   if (f >= 0) H5Fclose (f);
   h5_end ();
