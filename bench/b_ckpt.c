@@ -29,6 +29,8 @@ static void get (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, f
   memcpy (dst, ((struct rig *) ctx)->part[unit * CKPT_KINDS + k] + lo, (size_t) n * 4);
 }
 
+static const float *see (void *ctx, enum ckpt_kind k, int unit, int64_t lo) { return ((struct rig *) ctx)->part[unit * CKPT_KINDS + k] + lo; }
+
 static void put (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, const float *src)
 {
   memcpy (((struct rig *) ctx)->part[unit * CKPT_KINDS + k] + lo, src, (size_t) n * 4);
@@ -49,7 +51,7 @@ static void open_rig (struct bench *b, struct rig *r, int dp, int tp)
     must (r->part[i], "out of memory");
     memset (r->part[i], 0xff, bytes);
   }
-  r->s = (struct ckpt_state) { .conf = &b->conf, .mesh = &r->mesh, .units = &r->units, .get = get, .put = put, .ctx = r, .cost = &b->cost };
+  r->s = (struct ckpt_state) { .conf = &b->conf, .mesh = &r->mesh, .units = &r->units, .get = get, .see = see, .put = put, .ctx = r, .cost = &b->cost };
 }
 
 /* The value of an element does not depend on the mesh. Fill, or count what is not as it must be. */

@@ -27,6 +27,8 @@ struct ckpt_state {
   void (*get) (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, float *dst);
   void (*put) (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, const float *src);
   void *ctx;
+  /* For saves: where my part of UNIT from LO on lies in host memory, which stands still until the save is over. Any thread. NULL: it lies nowhere, only get gives it. */
+  const float *(*see) (void *ctx, enum ckpt_kind k, int unit, int64_t lo);
   enum dtype moments;            /* m and v in the file: DT_F32, or DT_BF16 for half the bytes (a resumed run is then not the same to the bit) */
   int64_t stripes, stripe_bytes; /* how a file system that stripes (Lustre) lays the file out; 0: as its folder says */
   struct ckpt_cost *cost;        /* filled by a save that succeeds; NULL: not wanted */

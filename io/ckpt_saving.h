@@ -25,6 +25,7 @@ struct ckpt_saving {
   float *buf;                    /* CKPT_STAGE bytes */
   int phase;
   double began, t[4];            /* seconds of the phases */
+  bool spare;                    /* this rank has a core to spare */
   bool behind;                   /* work is done by a thread */
   bool running;                  /* there is one now */
   pthread_t thread;

@@ -7,12 +7,14 @@
 #define XXH_INLINE_ALL   /* for this machine's vectors: half as fast again as the library */
 #include <xxhash.h>
 
-#define WINDOW (CKPT_STAGE / 4)   /* elements */
+/* Elements read and summed at once, little enough for a core's own cache; of a window where a thread reads ahead and copies to a device should be few. */
+enum { BITE = 1 << 15, WINDOW = CKPT_STAGE / 4 };
 enum { RING = 4, WORTH = 16 };    /* windows read ahead; windows below which no thread is worth it */
 
 struct stream {
   struct ckpt_file *f;
   int kind, rank;
+  int64_t window;                /* elements */
   XXH3_state_t *hash;
   float *ring[RING];
   pthread_mutex_t lock;
@@ -23,16 +25,21 @@ struct stream {
 };
 
 
-static int64_t window_n (const struct stream *s, int64_t i) { return MIN (WINDOW, s->f->index.rank[s->rank].count - i * WINDOW); }
-static int64_t windows (const struct stream *s) { return ceil_div (s->f->index.rank[s->rank].count, WINDOW); }
+static int64_t count (const struct stream *s) { return s->f->index.rank[s->rank].count; }
+static int64_t windows (const struct stream *s) { return ceil_div (count (s), s->window); }
+static int64_t window_at (const struct stream *s, int64_t i) { return i * s->window; }
+static int64_t window_n (const struct stream *s, int64_t i) { return MIN (s->window, count (s) - i * s->window); }
 
 /* Window I into BUF: as it lies in the file at its end, so that it can be widened in place. */
 static int fill (struct stream *s, int64_t i, float *buf)
 {
-  int64_t n = window_n (s, i), bytes = n * dtype_size (file_type (s->f, s->kind));
-  char *raw = (char *) buf + n * 4 - bytes;
-  if (file_plain (s->f, s->kind, s->rank, i * WINDOW, n, raw, &s->err)) return -1;
-  XXH3_64bits_update (s->hash, raw, (size_t) bytes);
+  int64_t n = window_n (s, i), size = dtype_size (file_type (s->f, s->kind));
+  char *raw = (char *) buf + n * (4 - size);
+  for (int64_t at = 0, k; at < n; at += k) {
+    k = MIN (BITE, n - at);
+    if (file_plain (s->f, s->kind, s->rank, window_at (s, i) + at, k, raw + at * size, &s->err)) return -1;
+    XXH3_64bits_update (s->hash, raw + at * size, (size_t) (k * size));
+  }
   return 0;
 }
 
@@ -40,7 +47,7 @@ static int show (const struct stream *s, int64_t i, float *buf, file_see *see, v
 {
   if (!see) return 0;
   if (file_type (s->f, s->kind) == DT_BF16) h5_widen (buf, window_n (s, i));
-  return see (ctx, i * WINDOW, window_n (s, i), buf);
+  return see (ctx, window_at (s, i), window_n (s, i), buf);
 }
 
 static int stream_here (struct stream *s, file_see *see, void *ctx)
@@ -116,10 +123,12 @@ static int stream_ahead (struct stream *s, file_see *see, void *ctx)
 
 int file_stream (struct ckpt_file *f, int kind, int rank, file_see *see, void *ctx, struct err *e)
 {
-  struct stream s = { .f = f, .kind = kind, .rank = rank, .hash = XXH3_createState () };
+  struct stream s = { .f = f, .kind = kind, .rank = rank, .window = WINDOW, .hash = XXH3_createState () };
   must (s.hash, "out of host memory");
   XXH3_64bits_reset (s.hash);
-  int bad = f->spare && windows (&s) >= WORTH ? stream_ahead (&s, see, ctx) : stream_here (&s, see, ctx);
+  bool ahead = f->spare && windows (&s) >= WORTH;
+  if (!ahead) s.window = BITE;
+  int bad = ahead ? stream_ahead (&s, see, ctx) : stream_here (&s, see, ctx);
   uint64_t sum = XXH3_64bits_digest (s.hash), kept = f->index.rank[rank].sum[kind];
   XXH3_freeState (s.hash);
   if (bad) return s.err.msg[0] ? world_err (e, "%s", s.err.msg) : -1;

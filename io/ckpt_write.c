@@ -1,4 +1,5 @@
 /* What one rank writes: its elements by plain writes at the places that the file's structure gave them. System calls only, so that a thread of its own may do it. */
+#define _GNU_SOURCE
 #include "ckpt_saving.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -11,6 +12,7 @@
 #include <xxhash.h>
 
 #define WINDOW (CKPT_STAGE / 4)   /* elements */
+#define EAGER ((int64_t) 32 << 20)  /* bytes written before the disk is told */
 
 static enum dtype type_of (const struct ckpt_saving *v, int kind) { return kind == CKPT_MASTER ? DT_F32 : v->s.moments; }
 
@@ -36,37 +38,87 @@ static void narrow (float *buf, int64_t n)
   }
 }
 
-/* All of one kind through a buffer that stays in the core's cache: filled, narrowed, summed, written. */
-static int write_kind (struct ckpt_saving *v, enum ckpt_kind kind)
+/* --- elements --- */
+
+/* The disk starts on what is written while the rest is: at the end there is less to wait for. Some file systems do not know it, and need not. */
+static void start_disk (struct ckpt_saving *v, int64_t at, int64_t *begun, bool all)
+{
+  if (at - *begun < EAGER && !all) return;
+  sync_file_range (v->fd, *begun, at - *begun, SYNC_FILE_RANGE_WRITE);
+  *begun = at;
+}
+
+/* Bytes of a dataset as they come: summed (HASH not NULL) and written from AT on. */
+struct sink { struct ckpt_saving *v; XXH3_state_t *hash; int64_t at, begun; bool write; };
+
+static int sink_put (struct sink *k, const void *p, int64_t bytes)
+{
+  for (const char *c = p; bytes; ) {
+    int64_t n = MIN (bytes, CKPT_STAGE / 2);   /* in the core's cache from the sum to the write */
+    if (k->hash) XXH3_64bits_update (k->hash, c, (size_t) n);
+    if (k->write && put_out (k->v, c, n, k->at)) return -1;
+    c += n, k->at += n, bytes -= n;
+    if (k->write) start_disk (k->v, k->at, &k->begun, false);
+  }
+  return 0;
+}
+
+/* All of one kind: long stretches from where they lie, if that can be seen and needs no rounding; else through a buffer that stays in the core's cache. */
+static int pour (struct ckpt_saving *v, enum ckpt_kind kind, struct sink *k)
 {
   enum dtype type = type_of (v, kind);
-  int64_t used = 0, at = v->at[kind], left = v->me.count;
-  XXH3_state_t *h = XXH3_createState ();
-  if (!h) return world_err (&v->err, "out of host memory");
-  XXH3_64bits_reset (h);
-  int bad = 0;
-  for (int i = 0; i < v->slices && !bad; i++)
-    for (int64_t lo = 0, n; lo < v->source[i].n && !bad; lo += n) {
-      n = MIN (v->source[i].n - lo, WINDOW - used);
-      v->s.get (v->s.ctx, kind, v->source[i].unit, v->source[i].lo + lo, n, v->buf + used);
+  int64_t used = 0, left = v->me.count;
+  for (int i = 0; i < v->slices; i++) {
+    const struct source *s = &v->source[i];
+    if (v->s.see && type == DT_F32 && (s->n >= WINDOW || !k->write)) {
+      if (sink_put (k, v->buf, used * 4) || sink_put (k, v->s.see (v->s.ctx, kind, s->unit, s->lo), s->n * 4)) return -1;
+      left -= s->n, used = 0;
+      continue;
+    }
+    for (int64_t lo = 0, n; lo < s->n; lo += n) {
+      n = MIN (s->n - lo, WINDOW - used);
+      v->s.get (v->s.ctx, kind, s->unit, s->lo + lo, n, v->buf + used);
       used += n, left -= n;
       if (used < WINDOW && left) continue;
-      int64_t bytes = used * dtype_size (type);
       if (type == DT_BF16) narrow (v->buf, used);
-      XXH3_64bits_update (h, v->buf, (size_t) bytes);
-      bad = put_out (v, v->buf, bytes, at);
-      at += bytes;
+      if (sink_put (k, v->buf, used * dtype_size (type))) return -1;
       used = 0;
     }
-  v->me.sum[kind] = XXH3_64bits_digest (h);
-  XXH3_freeState (h);
+  }
+  if (sink_put (k, v->buf, used * dtype_size (type))) return -1;
+  if (k->write) start_disk (v, k->at, &k->begun, true);
+  return 0;
+}
+
+static int do_kind (struct ckpt_saving *v, enum ckpt_kind kind, bool hash, bool write)
+{
+  struct sink k = { v, hash ? XXH3_createState () : NULL, v->at[kind], v->at[kind], write };
+  if (hash && !k.hash) return world_err (&v->err, "out of host memory");
+  if (hash) XXH3_64bits_reset (k.hash);
+  int bad = pour (v, kind, &k);
+  if (hash) v->me.sum[kind] = XXH3_64bits_digest (k.hash);
+  XXH3_freeState (k.hash);
   return bad;
 }
 
+static int do_all (struct ckpt_saving *v, bool hash, bool write)
+{
+  for (int k = 0; k < CKPT_KINDS; k++) if (do_kind (v, k, hash, write)) return -1;
+  return 0;
+}
+
+static void *sum_beside (void *v) { return do_all (v, true, false) ? v : NULL; }
+
+/* With a core to spare and nothing to copy or round, the checksums are made beside the writing. */
 int save_write (struct ckpt_saving *v)
 {
-  for (int k = 0; k < CKPT_KINDS; k++) if (write_kind (v, k)) return -1;
-  return 0;
+  pthread_t t;
+  bool beside = v->spare && v->s.see && v->s.moments == DT_F32 && v->me.count >= 4 * WINDOW && !pthread_create (&t, NULL, sum_beside, v);
+  if (!beside) return do_all (v, true, true);
+  void *failed;
+  int bad = do_all (v, false, true);
+  pthread_join (t, &failed);
+  return bad || failed ? -1 : 0;
 }
 
 /* --- to the disk, and the name --- */

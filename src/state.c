@@ -76,6 +76,8 @@ static float *copy_of (const struct saver *s, enum ckpt_kind k, int unit)
   return s->copy + at * CKPT_KINDS + u->unit[unit].shard * k;
 }
 
+static const float *see_copied (void *ctx, enum ckpt_kind k, int unit, int64_t lo) { return copy_of (ctx, k, unit) + lo; }
+
 static void get_copied (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, float *dst)
 {
   memcpy (dst, copy_of (ctx, k, unit) + lo, (size_t) n * 4);
@@ -162,7 +164,7 @@ int saver_save (struct saver *s, int64_t step, int64_t tokens, bool last, struct
   struct ckpt_state state = state_of (j, step, tokens);
   state.config = text;
   state.updates = step_updates (&j->s);
-  if (behind) state.get = get_copied, state.ctx = s;
+  if (behind) state.get = get_copied, state.see = see_copied, state.ctx = s;
   s->step = step;
   s->began = now ();
   s->going = false;
