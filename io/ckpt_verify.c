@@ -1,4 +1,5 @@
 #include "ckpt_int.h"
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -88,15 +89,102 @@ static int verify_one (const char *path)
     return e.code ? e.code : EXIT_USER;
   }
   count_text (h.tokens, tokens);
-  printf ("%s is good: step %lld, %s tokens, written by %d ranks (%s)\n", path, (long long) h.step, tokens, h.ranks, h.mesh ? h.mesh : "?");
+  printf ("%s is good: step %lld, %s tokens, written by %d ranks (%s)%s\n", path, (long long) h.step, tokens, h.ranks, h.mesh ? h.mesh : "?",
+          h.moments == DT_BF16 ? ", moments in bf16" : "");
   ckpt_head_free (&h);
   return EXIT_DONE;
+}
+
+/* --- two, tensor by tensor, whatever meshes wrote them --- */
+
+enum { WINDOW = 1 << 18, LINES = 20 };   /* elements compared at once; lines of differences shown */
+struct pair { struct ckpt_file *f[2]; float *buf[2]; int64_t tensors, differ, shown; };
+
+static void tell (struct pair *p, const char *name, const char *what)
+{
+  p->differ++;
+  if (p->shown++ < LINES) printf ("  %-56s %s\n", name, what);
+}
+
+static bool same_shape (const struct ckpt_tensor *a, const struct ckpt_tensor *b) { return a->ndim == b->ndim && a->rows == b->rows && a->cols == b->cols; }
+
+/* Kind K of tensor I of the first and J of the second. -1 with the sentence: cannot be read. */
+static int compare_kind (struct pair *p, int k, const struct ckpt_tensor *t, int64_t i, int64_t j, struct err *e)
+{
+  int64_t all = t->rows * t->cols, wrong = 0;
+  double most = 0, sum = 0, of = 0;
+  for (int64_t at = 0, n; at < all; at += n) {
+    n = MIN (WINDOW, all - at);
+    struct strip s = { 0, 0, t->cols, at, n };
+    if (ckpt_read (p->f[0], k, i, &s, p->buf[0], e) || ckpt_read (p->f[1], k, j, &s, p->buf[1], e)) return -1;
+    if (!memcmp (p->buf[0], p->buf[1], (size_t) n * 4)) continue;
+    for (int64_t m = 0; m < n; m++) {
+      double a = p->buf[0][m], b = p->buf[1][m], d = a > b ? a - b : b - a;
+      wrong += memcmp (p->buf[0] + m, p->buf[1] + m, 4) != 0;
+      most = MAX (most, d);
+      sum += d * d, of += a * a;
+    }
+  }
+  if (!wrong) return 0;
+  char what[160];
+  snprintf (what, sizeof what, "%s: %lld of %lld elements differ, by at most %.3g; relative L2 %.3g", ckpt_group[k], (long long) wrong, (long long) all, most,
+            of > 0 ? sqrt (sum / of) : 0.0);
+  tell (p, t->name, what);
+  return 0;
+}
+
+static int compare_tensors (struct pair *p, struct err *e)
+{
+  const struct ckpt_tensor *a, *b;
+  int64_t n = ckpt_tensors (p->f[0], &a), m = ckpt_tensors (p->f[1], &b);
+  for (int64_t i = 0; i < n; i++) {
+    int64_t j = ckpt_find (p->f[1], a[i].name);
+    if (j < 0) tell (p, a[i].name, "only in the first");
+    else if (!same_shape (&a[i], &b[j])) tell (p, a[i].name, "of another shape");
+    else {
+      p->tensors++;
+      for (int k = 0; k < CKPT_KINDS; k++) if (compare_kind (p, k, &a[i], i, j, e)) return -1;
+    }
+  }
+  for (int64_t j = 0; j < m; j++) if (ckpt_find (p->f[0], b[j].name) < 0) tell (p, b[j].name, "only in the second");
+  return 0;
+}
+
+static void report (const struct pair *p)
+{
+  const struct ckpt_head *a = ckpt_file_head (p->f[0]), *b = ckpt_file_head (p->f[1]);
+  if (p->shown > LINES) printf ("  and %lld more\n", (long long) (p->shown - LINES));
+  if (a->step != b->step || a->tokens != b->tokens)
+    printf ("steps %lld and %lld, tokens %lld and %lld\n", (long long) a->step, (long long) b->step, (long long) a->tokens, (long long) b->tokens);
+  if (p->differ) printf ("the two differ: %lld differences over %lld tensors that both have\n", (long long) p->differ, (long long) p->tensors);
+  else printf ("weights and moments of all %lld tensors are the same to the bit\n", (long long) p->tensors);
+}
+
+static int compare (char **path)
+{
+  struct pair p = { 0 };
+  struct err e = { 0 };
+  int bad = 0;
+  for (int i = 0; i < 2; i++) {
+    p.buf[i] = xalloc ((size_t) WINDOW * 4, "verify");
+    p.f[i] = bad ? NULL : ckpt_open (path[i], &e);
+    bad |= !p.f[i];
+  }
+  if (!bad) bad = compare_tensors (&p, &e);
+  if (bad) say (SAY_ERROR, "%s", e.msg);
+  else report (&p);
+  for (int i = 0; i < 2; i++) {
+    ckpt_close (p.f[i]);
+    xfree (p.buf[i]);
+  }
+  return bad ? EXIT_WORLD : p.differ ? 1 : EXIT_DONE;
 }
 
 int verify_main (int argc, char **argv)
 {
   static const char usage[] = "usage: pretrain verify CHECKPOINT...\n"
-                              "  Checks format, index, sizes and all checksums. Exit code: 0 good, 2 no checkpoint of this program, 4 damaged.\n";
+                              "  Checks format, index, sizes, all checksums, that each element is there once and that all values are finite. Two checkpoints are also compared,\n"
+                              "  tensor by tensor, whatever meshes wrote them. Exit code: 0 good (and the same), 1 good but different, 2 no checkpoint of this program, 4 damaged.\n";
   int code = EXIT_DONE;
   bool help = argc > 1 && !strcmp (argv[1], "--help");
   if (argc < 2 || help) {
@@ -107,5 +195,5 @@ int verify_main (int argc, char **argv)
     int one = verify_one (argv[i]);
     code = MAX (code, one);
   }
-  return code;
+  return code == EXIT_DONE && argc == 3 ? compare (argv + 1) : code;
 }
