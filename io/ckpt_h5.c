@@ -90,16 +90,6 @@ hid_t h5_open (const char *path, bool writable, struct err *e)
   return f;
 }
 
-hid_t h5_create (const char *path, struct err *e)
-{
-  hid_t access = serial_access ();
-  H5Pset_alignment (access, 16 * CKPT_ALIGN, CKPT_ALIGN);
-  hid_t f = H5Fcreate (path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
-  H5Pclose (access);
-  if (f < 0) return world_err (e, "cannot create %s (%s)", path, h5_why ());
-  return f;
-}
-
 /* --- attributes --- */
 
 int h5_attr (hid_t obj, const char *name, hid_t type, int64_t n, const void *p)

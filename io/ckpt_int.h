@@ -28,7 +28,7 @@ struct index {
   struct row_tensor *tensor;     /* all owned */
   struct row_slice *slice;
   struct row_rank *rank;
-  int64_t *where;                /* [ranks * CKPT_KINDS] byte of the file where each dataset begins; of files that were read */
+  int64_t *where;                /* [ranks * CKPT_KINDS] byte of the file where each dataset begins; of files that are read, and on rank 0 of one that is written */
   int64_t tensors, slices, ranks;
   int64_t *first, *order;        /* of index_sort: slices of tensor t are slice[order[first[t]]] .. slice[order[first[t + 1] - 1]] */
 };
@@ -67,8 +67,11 @@ const char *h5_why (void);
 /* Serial driver, no locks. Negative with the sentence. h5_plain waits up to WAIT seconds for a name that other clients of a network file system made. */
 hid_t h5_open (const char *path, bool writable, struct err *e);
 int   h5_plain (const char *path, int flags, double wait, struct err *e);   /* open(2) alike */
-/* A new file that HDF5 1.8 and later read, whose metadata carry checksums. */
-hid_t h5_create (const char *path, struct err *e);
+/* A new file in memory, such that HDF5 1.8 and later read it and metadata carry checksums. Negative with the sentence. */
+hid_t h5_image (struct err *e);
+int64_t h5_image_size (hid_t f);   /* brought up to date; its bytes, -1 */
+/* The next stretch [*from, *to) of what was written, from *to on: its bytes, lent; NULL: no more. In between may lie what was not. */
+const char *h5_image_next (hid_t f, int64_t *from, int64_t *to);
 int   h5_attr (hid_t obj, const char *name, hid_t type, int64_t n, const void *p);       /* write; n < 0: a scalar; creates it if it is not there */
 int   h5_attr_text (hid_t obj, const char *name, const char *text);
 int   h5_get (hid_t obj, const char *name, hid_t type, void *p);                         /* a scalar */

@@ -1,8 +1,11 @@
-/* The empty file, made by rank 0 alone: no collective creation that a rank could miss, and no MPI-IO that hangs on a full disk. */
+/* The file without its elements, made by rank 0 alone: no collective creation that a rank could miss. HDF5 writes to memory (ckpt_image.c),
+   and what it wrote goes to the disk by plain writes. */
+#define _GNU_SOURCE
 #include "config.h"
 #include "ckpt_saving.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -46,45 +49,86 @@ static int make_dataset (hid_t group, hid_t type, const struct row_rank *r, int 
   return bad || first == HADDR_UNDEF;
 }
 
-static int make_content (hid_t f, const struct ckpt_saving *v, int64_t *at)
+static int make_content (hid_t f, struct ckpt_saving *v)
 {
+  v->index.where = xalloc ((size_t) v->index.ranks * CKPT_KINDS * sizeof *v->index.where, "ckpt");
   int bad = attributes (f, v) || h5_index_create (f, &v->index);
   for (int k = 0; k < CKPT_KINDS && !bad; k++) {
     hid_t g = H5Gcreate2 (f, ckpt_group[k], H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), type = h5_type (k == CKPT_MASTER ? DT_F32 : v->s.moments);
     bad = g < 0;
     for (int64_t i = 0; i < v->index.ranks && !bad; i++)
-      bad = make_dataset (g, type, &v->index.rank[i], v->s.mesh->shape.dim[AXIS_DP_SHARD], &at[i * CKPT_KINDS + k]);
+      bad = make_dataset (g, type, &v->index.rank[i], v->s.mesh->shape.dim[AXIS_DP_SHARD], &v->index.where[i * CKPT_KINDS + k]);
     H5Tclose (type);
     if (g >= 0) H5Gclose (g);
   }
   return bad;
 }
 
-/* --- room --- */
-
-/* Blocks for BYTES of the file. Where a file system cannot reserve, what it says is free must do. */
-static int reserve (const char *path, const char *folder, int mode, int64_t bytes, struct err *e)
+/* What HDF5 holds back goes to the image. */
+static int image_flush (struct ckpt_saving *v, struct err *e)
 {
-  struct statvfs f;
-  char need[24];
-  int fd = open (path, O_RDWR | O_CREAT | O_CLOEXEC, 0666), cause = errno;
-  if (fd < 0) return world_err (e, "cannot create %s: %s", path, strerror (cause));
-  do cause = fallocate (fd, mode, 0, bytes) ? errno : 0; while (cause == EINTR);
-  close (fd);
-  if (cause == EOPNOTSUPP || cause == ENOSYS) cause = !statvfs (folder, &f) && (double) f.f_bavail * (double) f.f_frsize < (double) bytes ? ENOSPC : 0;
-  if (!cause) return 0;
-  bytes_text (bytes, need);
-  return world_err (e, "no room for the checkpoint: %s of %s cannot be reserved: %s", need, path, strerror (cause));
+  v->bytes = h5_image_size (v->h5);
+  return v->bytes < 0 ? world_err (e, "cannot make the structure of %s (%s)", v->tmp, h5_why ()) : 0;
 }
 
-/* No less than the file will have: each dataset may begin at the next block. */
-static int64_t file_bytes (const struct ckpt_saving *v)
+static int make_image (struct ckpt_saving *v, struct err *e)
+{
+  v->h5 = h5_image (e);
+  if (v->h5 < 0) return -1;
+  if (make_content (v->h5, v)) return world_err (e, "cannot make the structure of %s (%s)", v->tmp, h5_why ());
+  return image_flush (v, e);
+}
+
+/* --- from memory to the disk --- */
+
+struct extent { int64_t from, to; };
+
+static int by_from (const void *a, const void *b)
+{
+  const struct extent *p = a, *q = b;
+  return p->from < q->from ? -1 : p->from > q->from;
+}
+
+/* Where elements lie, in order; *list is xalloc'd. */
+static int64_t list_extents (const struct ckpt_saving *v, struct extent **list)
 {
   const struct index *x = &v->index;
-  int64_t element = 4 + (CKPT_KINDS - 1) * dtype_size (v->s.moments);
-  int64_t n = x->ranks * CKPT_KINDS * (1024 + CKPT_ALIGN) + x->tensors * (int64_t) sizeof *x->tensor + x->slices * (int64_t) sizeof *x->slice + 65536;
-  for (int64_t i = 0; i < x->ranks; i++) n += x->rank[i].count * element;
+  int64_t n = 0;
+  *list = xalloc ((size_t) (x->ranks * CKPT_KINDS + 1) * sizeof **list, "ckpt");
+  for (int64_t r = 0; r < x->ranks; r++)
+    for (int k = 0; k < CKPT_KINDS; k++) {
+      int64_t from = x->where[r * CKPT_KINDS + k], bytes = x->rank[r].count * (k == CKPT_MASTER ? 4 : dtype_size (v->s.moments));
+      if (bytes) (*list)[n++] = (struct extent) { from, from + bytes };
+    }
+  qsort (*list, (size_t) n, sizeof **list, by_from);
   return n;
+}
+
+static int copy_bytes (const struct ckpt_saving *v, int fd, int64_t at, const char *p, int64_t n, struct err *e)
+{
+  for (ssize_t k; n > 0; p += k, at += k, n -= k) {
+    k = pwrite (fd, p, (size_t) n, at);
+    if (k < 0 && errno == EINTR) k = 0;
+    else if (k <= 0) return world_err (e, "cannot write %s: %s", v->tmp, strerror (k ? errno : ENOSPC));
+  }
+  return 0;
+}
+
+/* All that HDF5 wrote and no element. */
+static int copy_image (const struct ckpt_saving *v, int fd, struct err *e)
+{
+  struct extent *x;
+  const char *p;
+  int64_t n = list_extents (v, &x), i = 0, from = 0, to = 0;
+  int rc = 0;
+  while (!rc && (p = h5_image_next (v->h5, &from, &to)))
+    for (int64_t at = from, end; !rc && at < to; at = i < n && x[i].from <= end ? MAX (end, x[i].to) : end) {
+      while (i < n && x[i].to <= at) i++;
+      end = i < n ? MAX (at, MIN (to, x[i].from)) : to;
+      rc = copy_bytes (v, fd, at, p + (at - from), end - at, e);
+    }
+  xfree (x);
+  return rc;
 }
 
 /* Lustre lays a file out when it is created, and MPI-IO knows how; other file systems let the hints pass. */
@@ -107,37 +151,38 @@ static int make_striped (const struct ckpt_saving *v, struct err *e)
   return bad ? world_err (e, "cannot create %s with the stripes of run.stripe_count and run.stripe_size", v->tmp) : 0;
 }
 
-static int write_structure (struct ckpt_saving *v, int64_t *at, struct err *e)
+/* Blocks for the whole file before anything is written. Where a file system cannot reserve, what it says is free must do. */
+static int reserve (const struct ckpt_saving *v, int fd, struct err *e)
 {
-  int64_t bytes = file_bytes (v);
-  hid_t f = h5_create (v->tmp, e);
-  if (f < 0) return -1;
-  if (reserve (v->tmp, v->folder, FALLOC_FL_KEEP_SIZE, bytes, e)) return H5Fclose (f), -1;
-  int bad = make_content (f, v, at);
-  if (bad) world_err (e, "cannot write %s (%s)", v->tmp, h5_why ());
-  if (H5Fclose (f) < 0 && !bad) bad = world_err (e, "cannot write %s (%s)", v->tmp, h5_why ());
-  return bad ? -1 : reserve (v->tmp, v->folder, FALLOC_FL_KEEP_SIZE, bytes, e);   /* closing may have cut the file */
+  struct statvfs f;
+  char need[24];
+  int cause;
+  do cause = fallocate (fd, 0, 0, v->bytes) ? errno : 0; while (cause == EINTR);
+  if (cause == EOPNOTSUPP || cause == ENOSYS) {
+    cause = !fstatvfs (fd, &f) && (double) f.f_bavail * (double) f.f_frsize < (double) v->bytes ? ENOSPC : 0;
+    if (!cause && ftruncate (fd, v->bytes)) cause = errno;
+  }
+  if (!cause) return 0;
+  bytes_text (v->bytes, need);
+  return world_err (e, "no room for the checkpoint: %s of %s cannot be reserved: %s", need, v->tmp, strerror (cause));
 }
 
-/* The blocks of the whole file are taken before anything is written: HDF5 can never close a file whose metadata cannot be flushed. Creating the file anew gives the first
-   reservation back, so that it is taken again. */
-int make_file (struct ckpt_saving *v, const char *run_dir, int64_t *at, struct err *e)
+int make_file (struct ckpt_saving *v, const char *run_dir, struct err *e)
 {
-  struct stat st;
-  if (make_folder (run_dir, e) || make_folder (v->folder, e)) return -1;
+  if (make_folder (run_dir, e) || make_folder (v->folder, e) || make_image (v, e)) return -1;
   if (unlink (v->tmp) && errno != ENOENT) return world_err (e, "cannot remove %s: %s", v->tmp, strerror (errno));
-  if (make_striped (v, e) || reserve (v->tmp, v->folder, 0, file_bytes (v), e) || write_structure (v, at, e)) return -1;
-  if (stat (v->tmp, &st)) return world_err (e, "%s: %s", v->tmp, strerror (errno));
-  v->bytes = (int64_t) st.st_size;
-  return 0;
+  if (make_striped (v, e)) return -1;
+  int fd = open (v->tmp, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (fd < 0) return world_err (e, "cannot create %s: %s", v->tmp, strerror (errno));
+  int rc = reserve (v, fd, e) || copy_image (v, fd, e) ? -1 : 0;
+  if (close (fd) && !rc) rc = world_err (e, "cannot write %s: %s", v->tmp, strerror (errno));
+  return rc;
 }
 
 int make_complete (struct ckpt_saving *v, struct err *e)
 {
   int32_t complete = 1;
-  hid_t f = h5_open (v->tmp, true, e);
-  if (f < 0) return -1;
-  int bad = h5_index_ranks (f, &v->index) || h5_attr (f, "complete", H5T_STD_I32LE, -1, &complete);
-  bad |= H5Fclose (f) < 0;
-  return bad ? world_err (e, "cannot write %s (%s)", v->tmp, h5_why ()) : 0;
+  if (h5_index_ranks (v->h5, &v->index) || h5_attr (v->h5, "complete", H5T_STD_I32LE, -1, &complete))
+    return world_err (e, "cannot make the structure of %s (%s)", v->tmp, h5_why ());
+  return image_flush (v, e) || copy_image (v, v->fd, e) ? -1 : 0;
 }

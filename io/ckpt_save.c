@@ -95,12 +95,9 @@ static int begin (struct ckpt_saving *v, const char *run_dir, struct err *e)
 {
   MPI_Request r;
   if (ckpt_agree (v->world, make_index (v, e), e)) return -1;
-  int64_t *at = v->rank ? NULL : xalloc ((size_t) v->index.ranks * sizeof v->at, "ckpt");
-  int bad = ckpt_agree (v->world, v->rank ? 0 : make_file (v, run_dir, at, e), e);
-  MPI_Iscatter (at, sizeof v->at, MPI_BYTE, v->at, sizeof v->at, MPI_BYTE, 0, v->world, &r);
+  if (ckpt_agree (v->world, v->rank ? 0 : make_file (v, run_dir, e), e)) return -1;
+  MPI_Iscatter (v->index.where, sizeof v->at, MPI_BYTE, v->at, sizeof v->at, MPI_BYTE, 0, v->world, &r);
   wait_all (1, &r);
-  xfree (at);
-  if (bad) return -1;
   v->fd = h5_plain (v->tmp, O_WRONLY, SEEN, e);   /* each rank sees the file and may write it */
   return ckpt_agree (v->world, v->fd < 0, e);
 }
@@ -110,6 +107,7 @@ static void free_saving (struct ckpt_saving **at)
   struct ckpt_saving *v = *at;
   *at = NULL;
   if (v->fd >= 0) close (v->fd);
+  if (v->h5 >= 0) H5Fclose (v->h5);
   index_free (&v->index);
   xfree (v->slice);
   xfree (v->source);
@@ -130,7 +128,7 @@ int ckpt_begin (const struct ckpt_state *s, const char *run_dir, struct ckpt_sav
 {
   struct err local = { 0 };
   struct ckpt_saving *v = *out = xalloc (sizeof *v, "ckpt");
-  *v = (struct ckpt_saving) { .s = *s, .world = s->mesh->world, .rank = s->mesh->rank, .local_rank = s->mesh->local_rank, .fd = -1, .began = now (),
+  *v = (struct ckpt_saving) { .s = *s, .world = s->mesh->world, .rank = s->mesh->rank, .local_rank = s->mesh->local_rank, .fd = -1, .h5 = -1, .began = now (),
                               .spare = wait_cores (s->mesh->local_size) >= 2 * s->mesh->local_size };
   ckpt_folder (run_dir, v->folder);
   ckpt_name (run_dir, s->step, v->name);

@@ -21,6 +21,7 @@ struct ckpt_saving {
   char name[CKPT_PATH], tmp[CKPT_PATH + 8], folder[CKPT_PATH];
   int64_t at[CKPT_KINDS];        /* byte of the file where my datasets begin */
   int64_t bytes;                 /* rank 0: of the whole file */
+  hid_t h5;                      /* rank 0: the file without its elements, in memory; -1 */
   int fd;                        /* of tmp, -1 */
   float *buf;                    /* CKPT_STAGE bytes */
   int phase;
@@ -36,8 +37,8 @@ struct ckpt_saving {
   _Atomic int64_t written;       /* bytes, for the watchdog */
 };
 
-/* Rank 0: NAME.tmp with its structure and its blocks; at[r * CKPT_KINDS + k] = byte where dataset k of rank r begins. 0 or -1. */
-int make_file (struct ckpt_saving *v, const char *run_dir, int64_t *at, struct err *e);
+/* Rank 0: NAME.tmp with its structure and its blocks; index.where says where datasets begin. 0 or -1. */
+int make_file (struct ckpt_saving *v, const char *run_dir, struct err *e);
 /* Rank 0: checksums and `complete` into it. 0 or -1. */
 int make_complete (struct ckpt_saving *v, struct err *e);
 

@@ -142,13 +142,13 @@ static int sync_folder (const char *path, struct err *e)
   return rc;
 }
 
-/* The blocks taken beyond the end go back; a file of another size than HDF5 made was written over by somebody else. */
+/* HDF5 may give back bytes at the end when it comes to rest. */
 static int check_size (struct ckpt_saving *v)
 {
   struct stat st;
   if (fstat (v->fd, &st)) return world_err (&v->err, "%s: %s", v->tmp, strerror (errno));
-  if (st.st_size != v->bytes) return world_err (&v->err, "%s has %lld bytes and should have %lld", v->tmp, (long long) st.st_size, (long long) v->bytes);
-  if (ftruncate (v->fd, st.st_size)) return world_err (&v->err, "cannot cut %s: %s", v->tmp, strerror (errno));
+  if (st.st_size < v->bytes) return world_err (&v->err, "%s has %lld bytes and should have %lld", v->tmp, (long long) st.st_size, (long long) v->bytes);
+  if (ftruncate (v->fd, v->bytes)) return world_err (&v->err, "cannot cut %s: %s", v->tmp, strerror (errno));
   return 0;
 }
 
