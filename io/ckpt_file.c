@@ -34,7 +34,7 @@ int file_open (struct ckpt_file *f, const char *path, struct err *e)
 {
   *f = (struct ckpt_file) { .fd = -1, .spare = wait_cores (1) > 1 };
   snprintf (f->path, sizeof f->path, "%s", path);
-  hid_t h = h5_open (path, false, e);
+  hid_t h = h5_open (path, false, 0, e);
   int rc = h < 0 ? -1 : h5_head (h, path, &f->head, &f->index, e);
   if (h >= 0) H5Fclose (h);
   return rc ? -1 : get_ready (f, 0, e);

@@ -78,15 +78,24 @@ int h5_plain (const char *path, int flags, double wait, struct err *e)
   }
 }
 
-hid_t h5_open (const char *path, bool writable, struct err *e)
+hid_t h5_open (const char *path, bool writable, double wait, struct err *e)
 {
-  int fd = h5_plain (path, writable ? O_RDWR : O_RDONLY, 0, e);   /* for the system's own words */
+  int fd = h5_plain (path, writable ? O_RDWR : O_RDONLY, wait, e);   /* for the system's own words */
   if (fd < 0) return -1;
   close (fd);
   hid_t access = serial_access ();
   hid_t f = H5Fopen (path, writable ? H5F_ACC_RDWR : H5F_ACC_RDONLY, access);
   H5Pclose (access);
   if (f < 0) return world_err (e, "%s is no whole HDF5 file (%s)", path, h5_why ());
+  return f;
+}
+
+hid_t h5_create (const char *path, struct err *e)
+{
+  hid_t access = serial_access ();
+  hid_t f = H5Fcreate (path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+  H5Pclose (access);
+  if (f < 0) return world_err (e, "cannot create %s (%s)", path, h5_why ());
   return f;
 }
 

@@ -64,10 +64,11 @@ void h5_begin (void);
 void h5_end (void);
 const char *h5_why (void);
 
-/* Serial driver, no locks. Negative with the sentence. h5_plain waits up to WAIT seconds for a name that other clients of a network file system made. */
-hid_t h5_open (const char *path, bool writable, struct err *e);
+/* Serial driver, no locks. Negative with the sentence. Waits up to WAIT seconds for a name that other clients of a network file system made. */
+hid_t h5_open (const char *path, bool writable, double wait, struct err *e);
+hid_t h5_create (const char *path, struct err *e);   /* HDF5 1.8 and later read it; its metadata carry checksums */
 int   h5_plain (const char *path, int flags, double wait, struct err *e);   /* open(2) alike */
-/* A new file in memory, such that HDF5 1.8 and later read it and metadata carry checksums. Negative with the sentence. */
+/* The same in memory. Negative with the sentence. */
 hid_t h5_image (struct err *e);
 int64_t h5_image_size (hid_t f);   /* brought up to date; its bytes, -1 */
 /* The next stretch [*from, *to) of what was written, from *to on: its bytes, lent; NULL: no more. In between may lie what was not. */

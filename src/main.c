@@ -25,7 +25,7 @@ static const struct command {
   { "sample", "RUN_DIR [--prompt TEXT] [--tokens 200] ...", "text from a checkpoint", sample_main },
   { "import", "DIR --from hf | FILE.h5 --from full", "a checkpoint out of others' files", import_main },
   { "export", "CKPT --to hf DIR | --to full FILE.h5", "a checkpoint for other programs", export_main },
-  { "verify", "CHECKPOINT...", "check checkpoints; of two, also whether they hold the same", verify_main },
+  { "verify", "CHECKPOINT...", "check checkpoints; two of one step: do they hold the same?", verify_main },
   { "--help", "", "this, and all options", help_main },
   { "-h", "", "the same", help_main },
   { "--version", "", "the version", version_main },

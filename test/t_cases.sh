@@ -161,8 +161,8 @@ mkdir pipe; mkfifo pipe/metrics.jsonl
 run 2 pipe
 ok "$rc $(lines) $(says 'metrics.jsonl is no regular file')" "4 1 yes" "metrics.jsonl is a pipe"
 mkdir disk
-if unshare -rm sh -c 'mount -t tmpfs -o size=600k none disk' 2>/dev/null; then
-  unshare -rm sh -c 'mount -t tmpfs -o size=600k none disk; '"${MPIEXEC:-mpiexec} -n 2 $program"' run.yaml --run.dir disk --run.save_every 1 --run.keep 0 >out 2>said; echo $? >rc
+if unshare -rm sh -c 'mount -t tmpfs -o size=450k none disk' 2>/dev/null; then
+  unshare -rm sh -c 'mount -t tmpfs -o size=450k none disk; '"${MPIEXEC:-mpiexec} -n 2 $program"' run.yaml --run.dir disk --run.save_every 1 --run.keep 0 >out 2>said; echo $? >rc
     ls disk/checkpoints >list; cat disk/exit.json >left; '"${MPIEXEC:-mpiexec} -n 2 $program"' run.yaml --run.dir disk --train.steps 2 >out2 2>&1'
   ok "$(cat rc) $(lines) $(says 'no room for the checkpoint') $(tr '\n' ' ' <list)$(grep -c '"code": 4' left) $(grep -c 'resumed at step 2' out2)" \
      "4 1 yes step_00000001.h5 step_00000002.h5 1 1" "a full disk: exit 4, the good checkpoints stay"

@@ -364,7 +364,7 @@ static long data_at (const char *path, const char *name)
 {
   struct err e = { 0 };
   h5_begin ();
-  hid_t f = h5_open (path, false, &e), d = H5Dopen2 (f, name, H5P_DEFAULT);
+  hid_t f = h5_open (path, false, 0, &e), d = H5Dopen2 (f, name, H5P_DEFAULT);
   long at = (long) H5Dget_offset (d);
   H5Dclose (d);
   H5Fclose (f);
@@ -376,7 +376,7 @@ static void set_attr (const char *path, const char *name, int64_t v)
 {
   struct err e = { 0 };
   h5_begin ();
-  hid_t f = h5_open (path, true, &e);
+  hid_t f = h5_open (path, true, 0, &e);
   must (f >= 0 && !h5_attr (f, name, H5T_NATIVE_INT64, -1, &v) && H5Fclose (f) >= 0, "%s", path);
   h5_end ();
 }
