@@ -10,7 +10,7 @@
 
 /* ---- a role: one rank that stands for all that do the same ---- */
 
-struct role { struct conf c; struct mesh mesh; struct dev d; struct step s; struct host_batch *batch; int32_t *ids; int64_t bytes; bool dev_up, planned, started; };
+struct role { struct conf c; struct mesh mesh; struct dev d; struct step s; struct host_batch *batch; int32_t *ids; int64_t bytes; void *copy; int64_t copied; bool dev_up, planned, started; };
 
 static int role_open (struct role *r, const struct conf *c, const struct machine *m, const struct mesh_shape *s, int rank, int *node_of, int64_t memory, struct err *e)
 {
@@ -23,12 +23,15 @@ static int role_open (struct role *r, const struct conf *c, const struct machine
   if (step_plan (&r->s, &r->c, &r->mesh, &r->d, e)) return -1;
   r->bytes = r->s.mbs * r->s.b.g.n * 16;   /* as a run has them (job_batches) */
   r->ids = dev_reserve (&r->d, MEM_STAGE, SPACE_PINNED, r->bytes, e);
-  return r->ids ? 0 : -1;
+  r->copied = shard_copy_bytes (&r->s.sh);   /* and as saver_open has it */
+  if (r->ids && r->copied) r->copy = dev_reserve (&r->d, MEM_STAGE, SPACE_PINNED, r->copied, e);
+  return r->ids && (r->copy || !r->copied) ? 0 : -1;
 }
 
 static void role_close (struct role *r)
 {
   if (r->ids) dev_release (&r->d, MEM_STAGE, SPACE_PINNED, r->ids, r->bytes);
+  if (r->copy) dev_release (&r->d, MEM_STAGE, SPACE_PINNED, r->copy, r->copied);
   if (r->planned) step_close (&r->s);
   if (r->dev_up) dev_close (&r->d);
   xfree (r->batch);

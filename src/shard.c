@@ -297,6 +297,14 @@ void shard_settle (struct shard *s)
   if (s->offload != OFFLOAD_NONE) offload_settle (&s->off, s->ch->q);
 }
 
+int64_t shard_copy_bytes (const struct shard *s)
+{
+  int64_t n = 0;
+  if (!s->c->run.save_async || !s->c->run.save_every || s->c->run.save_every >= s->c->train.steps) return 0;
+  for (int i = 0; i < s->units.count; i++) n += s->units.unit[i].shard * 12;
+  return n;
+}
+
 /* ---- whole weights ---- */
 
 void shard_visits (struct shard *s, const int *unit, int n)

@@ -92,6 +92,9 @@ void shard_settle (struct shard *s);
 /* Forget gathered weights (after init, load, optimizer). */
 void shard_stale (struct shard *s);
 
+/* Bytes of host memory that saves behind training copy the state to; 0: there are none (run.save_async, or no save but the last). */
+int64_t shard_copy_bytes (const struct shard *s);
+
 /* The uses to come, in order: copied. */
 void shard_visits (struct shard *s, const int *unit, int n);
 /* Take the next use: its weights are gathered (waited for by the compute queue), those of the next ones are on their way. Fills w for BLOCK's parameters of this unit. */

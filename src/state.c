@@ -85,17 +85,15 @@ static void get_copied (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64
 
 void saver_open (struct saver *s, struct job *j)
 {
-  const struct conf *c = &j->c;
-  const struct units *u = &j->s.sh.units;
   struct err e = { 0 };
-  *s = (struct saver) { .j = j };
-  if (!c->run.save_async || !c->run.save_every || c->run.save_every >= c->train.steps) return;   /* the last one is waited for */
-  for (int i = 0; i < u->count; i++) s->bytes += u->unit[i].shard * 4 * CKPT_KINDS;
+  *s = (struct saver) { .j = j, .bytes = shard_copy_bytes (&j->s.sh) };
+  if (!s->bytes) return;   /* the last save is waited for */
   s->copy = dev_reserve (&j->d, MEM_STAGE, SPACE_PINNED, s->bytes, &e);
   if (mesh_agree (&j->m, !s->copy, &e)) {
     say (SAY_INFO, "checkpoints are written while training waits: there is no room for a copy of the state in host memory (%s)", e.msg);
     if (s->copy) dev_release (&j->d, MEM_STAGE, SPACE_PINNED, s->copy, s->bytes);
     s->copy = NULL;
+    j->c.run.save_async = false;   /* its plan is that of such a run */
     return;
   }
   s->q = j->d.ops->queue_open (&j->d, QUEUE_COPY, "save", NULL, 0);
