@@ -118,6 +118,7 @@ static void copy_state (struct saver *s)
 {
   struct job *j = s->j;
   const struct dev_ops *ops = j->d.ops;
+  shard_settle (&j->s.sh);
   ops->record (&j->d, j->s.q, s->ready);
   ops->wait (&j->d, s->q, s->ready);
   for (int i = 0; i < j->s.sh.units.count; i++)
