@@ -1,4 +1,5 @@
 #include "fit.h"
+#include "room.h"
 #include "step.h"
 #include <math.h>
 #include <string.h>
@@ -196,7 +197,8 @@ static void open_order (const struct step *s, enum group_kind order[GROUP_N])
         if ((closes_ring (s, k) ? 2 : link_of (s, k) % 2) == phase) order[n++] = k;
 }
 
-int step_plan (struct step *s, const struct conf *c, const struct mesh *m, struct dev *d, struct err *e)
+/* All of the plan but its memory. */
+static int shape (struct step *s, const struct conf *c, const struct mesh *m, struct dev *d, struct err *e)
 {
   memset (s, 0, sizeof *s);
   s->c = c;
@@ -232,8 +234,21 @@ int step_plan (struct step *s, const struct conf *c, const struct mesh *m, struc
   int member[m->size], me;
   for (int k = 0; k < GROUP_N; k++) s->group_n[k] = group_used (s, k) ? mesh_group (&m->shape, m->rank, k, member, &me) : 1;
   fit (s, measure);
-  measure (s);
-  if (arenas_reserve (&s->A, e)) return -1;
+  return 0;
+}
+
+static int64_t needs (const struct conf *c, const struct mesh *m, struct dev *d)
+{
+  struct step s;
+  struct err e = { 0 };
+  int64_t bytes = shape (&s, c, m, d, &e) ? -1 : measure (&s);
+  step_close (&s);
+  return bytes;
+}
+
+int step_plan (struct step *s, const struct conf *c, const struct mesh *m, struct dev *d, struct err *e)
+{
+  if (shape (s, c, m, d, e) || room_check (measure (s), c, m, d, needs, e) || arenas_reserve (&s->A, e)) return -1;
   layout (s);
   return 0;
 }

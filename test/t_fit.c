@@ -20,7 +20,7 @@ static struct dev_limits limits;
 static struct dev_ops ops;
 static void h200 (struct dev *d, int64_t memory)
 {
-  limits = (struct dev_limits) { LIMITS_CUDA, .attn_work = dev_cpu.limits->attn_work };
+  limits = (struct dev_limits) { LIMITS_CUDA };
   ops = dev_cpu;
   ops.name = "h200";
   ops.limits = &limits;
@@ -170,6 +170,31 @@ static void check_7b (void)
   }
 }
 
+/* What does not fit is refused with the options that would help, each of which then does fit. */
+static void check_refusal (void)
+{
+  static const char model[] = "--model llama2-7b --train.dtype bf16 --train.seq_len 4096 --train.micro_batch 4 --train.global_batch 4 --data.document_mask false";
+  static const struct { double gib; const char *words; } row[] = {
+    { 139.8, "recompute.mode auto (|recompute.mode full (" }, { 90, "sharding.cpu_offload optimizer (" }, { 20, "mesh.dp_shard" } };
+  for (int i = 0; i < LEN (row); i++) {
+    struct plan p = { 0 };
+    struct err e = { 0 };
+    char words[128], options[256];
+    bool all = true;
+    snprintf (options, sizeof options, "%s", i == 0 ? "--sharding.grad_dtype bf16" : "--sharding.grad_dtype bf16 --recompute.mode full");
+    tiny_options (&p.c, model, options);
+    tiny_shape (&p.c, 1, &p.m.shape);
+    p.m.size = 1;
+    h200 (&p.d, (int64_t) (row[i].gib * 0x1p30));
+    int refused = step_plan (&p.s, &p.c, &p.m, &p.d, &e);
+    step_close (&p.s);
+    snprintf (words, sizeof words, "%s", row[i].words);
+    for (char *w = strtok (words, "|"); w; w = strtok (NULL, "|")) all = all && strstr (e.msg, w);
+    printf ("# %s\n", e.msg);
+    tap_ok (refused && all, "4 x 4096 of 7B on %.1f GiB is refused, and says %s", row[i].gib, row[i].words);
+  }
+}
+
 int main (int argc, char **argv)
 {
   int rank, size;
@@ -178,6 +203,7 @@ int main (int argc, char **argv)
   check_best ();
   check_alike ();
   check_7b ();
+  check_refusal ();
   tap_done ();
   MPI_Finalize ();
   return 0;
