@@ -6,10 +6,10 @@
 #include "cpu_pairs.h"
 
 /* C goes in blocks of BM x BN; for each, k goes in steps of about BK words: F32, or pairs of BF16 where the processor multiplies
-   pairs, else BF16 widened. In a step A's block is copied as it lies, B's into panels of TILE_N columns (and kept for all rows of C
-   unless k is above KEPT). Parts of C that are not F32 gather in F32. k is cut by its own length alone, so that an element's bits
+   pairs, else BF16 widened. In a step A's block is copied as it lies (or read in place), B's into panels of TILE_N columns (and kept
+   for all rows of C unless k is above KEPT words). Parts of C that are not F32 gather in F32. k is cut by its own length alone, so that an element's bits
    depend on nothing but k. */
-enum { BM = 384, BN = 960, BK = 256, PART_M = TILE_PANEL, KEPT = 2112 };
+enum { BM = 384, BN = 960, BK = 256, PART_M = TILE_PANEL, KEPT = 4224 };
 
 struct gemm_block {
   const struct op_gemm *g;
@@ -79,10 +79,19 @@ static void pack_b (const struct gemm_block *x, int64_t item)
   else tile_load_t (x->b + c * kpad, TILE_N, panel, g->ldb, n, x->k, TILE_N, kpad, x->bt, 1);
 }
 
+/* Are M rows of A words where they lie? Rows whose distance is a multiple of 4 KiB fall on each other in the caches: a copy is faster. */
+static bool in_place (const struct gemm_block *x, int64_t m)
+{
+  const struct op_gemm *g = x->g;
+  if (g->ta || x->alpha != 1 || m % TILE_M != 0 || g->lda * dtype_size (g->ab) % 4096 == 0) return false;
+  return x->per == 1 ? g->ab == DT_F32 : g->k % 2 == 0 && g->lda % 2 == 0 && (uintptr_t) g->a % sizeof (float) == 0;
+}
+
 static void pack_a (const struct gemm_block *x, int64_t item)
 {
   const struct op_gemm *g = x->g;
   int64_t kpad = round_up (x->k, VL), i = item * PART_M, r = item * VL, m = MIN ((int64_t) PART_M, x->m - i);
+  if (in_place (x, m)) return;
   const void *rows = at_elem (g->a, (x->p + r) * x->per * g->lda + x->i, g->ab);
   const void *part = at_elem (g->a, (x->i + i) * g->lda + x->p * x->per, g->ab);
   if (g->ta) split (x, x->a, rows, g->lda, r, x->m, g->ab);
@@ -103,11 +112,14 @@ static void multiply_part (const struct gemm_block *x, int64_t part, int64_t pan
 {
   int64_t r = part * PART_M, c = panel * TILE_N, m = MIN ((int64_t) PART_M, x->m - r), n = MIN ((int64_t) TILE_N, x->n - c);
   int64_t mp = round_up (m, TILE_M), np = round_up (n, VL), kpad = round_up (x->k, VL);
-  bool ta = x->g->ta, edge = x->c != x->room->c && (m != mp || n != np);
+  const struct op_gemm *g = x->g;
+  bool edge = x->c != x->room->c && (m != mp || n != np);
   float buffer[PART_M * TILE_N] __attribute__ ((aligned (64))), *out = x->c + r * x->ldc + c;
-  const float *a = x->a + r * (ta ? kpad : x->lda), *b = x->b + c * kpad;
+  const float *a = x->a + r * (g->ta ? kpad : x->lda), *b = x->b + c * kpad;
+  int64_t rs = g->ta ? 1 : x->lda;
+  if (in_place (x, m)) a = at_elem (g->a, (x->i + r) * g->lda + x->p * x->per, g->ab), rs = g->lda / x->per;
   if (edge) out = buffer;
-  (x->per == 2 ? pairs_gemm : tile_gemm) (mp, np, x->k, a, ta ? 1 : x->lda, ta ? PART_M : 1, b, TILE_N, out,
+  (x->per == 2 ? pairs_gemm : tile_gemm) (mp, np, x->k, a, rs, g->ta ? PART_M : 1, b, TILE_N, out,
     edge ? TILE_N : x->ldc, x->add && !edge);
   if (edge) tile_store (x->c + r * x->ldc + c, x->ldc, buffer, TILE_N, m, n, DT_F32, x->add);
 }
@@ -204,5 +216,5 @@ void gemm_own (const struct op_gemm *g, enum dtype bt, enum dtype bias_t, float 
 
 void gemm_pairs (const struct op_gemm *g)
 {
-  products (&(struct gemm_block) { .g = g, .bt = g->ab, .bias_t = g->ab, .per = 2 });
+  products (&(struct gemm_block) { .g = g, .bt = g->ab, .bias_t = g->ab, .alpha = 1, .per = 2 });
 }
