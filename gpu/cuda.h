@@ -16,9 +16,10 @@ struct queue {
   void *work;                 /* borrowed */
   int64_t work_bytes;
   const char *name;
+  struct coll_stat *last;     /* figures of the last collective issued */
   struct queue *next;         /* of the device's */
 };
-struct event { cudaEvent_t e; };
+struct event { cudaEvent_t e; struct coll_stat *after; };   /* after: what a compute queue that waits for it waits for */
 struct group {
   struct group_head head;     /* first: dev.h */
   struct dev *dev;
@@ -37,6 +38,7 @@ struct cuda {                 /* dev->impl */
   cublasLtHandle_t lt;
   struct group *groups[MAX_GROUPS];   /* open ones, for their errors */
   int n_groups;
+  struct spans *spans;        /* of collectives, and waits for them */
   struct times *times;        /* debug.op_times */
   struct queue *queues;
 };
@@ -49,6 +51,15 @@ struct cuda {                 /* dev->impl */
 
 typedef void op_fn (struct dev *d, struct queue *q, const struct op *o);
 op_fn cuda_gemm, cuda_gemm_fp8, cuda_attn, cuda_attn_bwd, cuda_coll;
+/* Products' algorithms (algo.c). A shape is a word that says all that a choice depends on. */
+enum { ALGO_SHAPE = 112 };
+bool algo_in_use (void);              /* else the first that cuBLASLt offers is taken, until all ranks have one table */
+bool algo_known (const char *shape, cublasLtMatmulAlgo_t *out);
+void algo_keep (const char *shape, const cublasLtMatmulAlgo_t *algo);
+void algo_close (void);
+char *cuda_tuned (struct dev *d);
+void cuda_tune (struct dev *d, const char *text, bool use);
+
 void gemm_close (void);
 void gemm_fp8_close (void);
 
@@ -56,6 +67,13 @@ void times_open (struct cuda *c);
 void times_close (struct cuda *c);       /* prints them */
 void times_begin (struct times *t, struct queue *q, const struct op *o);
 void times_end (struct times *t, struct queue *q);
+
+void spans_open (struct cuda *c);
+void spans_close (struct cuda *c);
+int  spans_begin (struct cuda *c, struct queue *q, struct coll_stat *stat, bool exposed);
+void spans_end (struct cuda *c, struct queue *q, int span);
+void spans_read (struct cuda *c);        /* adds what is over to the figures */
+void spans_forget (struct cuda *c);      /* before a group is closed */
 
 struct group *cuda_group_open (struct dev *d, const struct group_spec *s);
 void cuda_group_close (struct dev *d, struct group *g);

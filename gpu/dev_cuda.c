@@ -9,6 +9,7 @@
 const struct host *H;
 
 static struct cuda *of (struct dev *d) { return d->impl; }
+static struct graph *capturing;
 
 /* ---- open and close ---- */
 
@@ -40,6 +41,7 @@ static int cuda_open (struct dev *d, const struct dev_conf *c, struct err *e)
   x->gpu = gpu;
   LT (cublasLtCreate (&x->lt));
   d->impl = x;
+  spans_open (x);
   if (c->op_times) times_open (x);
   char pci[20] = "?";
   cudaDeviceGetPCIBusId (pci, sizeof pci, gpu);
@@ -50,7 +52,9 @@ static int cuda_open (struct dev *d, const struct dev_conf *c, struct err *e)
 static void cuda_close (struct dev *d)
 {
   if (of (d)->times) times_close (of (d));
+  spans_close (of (d));
   gemm_close ();
+  algo_close ();
   gemm_fp8_close ();
   cublasLtDestroy (of (d)->lt);
   H->xfree (d->impl);
@@ -165,13 +169,16 @@ static void event_close (struct dev *d, struct event *ev)
 static void record (struct dev *d, struct queue *q, struct event *ev)
 {
   (void) d;
+  ev->after = q->kind == QUEUE_COMM ? q->last : NULL;
   CU (cudaEventRecord (ev->e, q->s));
 }
 
 static void wait (struct dev *d, struct queue *q, struct event *ev)
 {
-  (void) d;
+  bool timed = q->kind == QUEUE_COMPUTE && ev->after && !capturing;
+  int span = timed ? spans_begin (of (d), q, ev->after, true) : 0;
   CU (cudaStreamWaitEvent (q->s, ev->e, 0));
+  if (timed) spans_end (of (d), q, span);
 }
 
 static void sync (struct dev *d, struct event *ev) { wait_host (d, query_event, ev->e); }
@@ -186,6 +193,7 @@ static void fetch (struct dev *d, struct event *ev, void *dst, const void *pinne
 {
   (void) sim_answer;
   sync (d, ev);
+  spans_read (of (d));
   memcpy (dst, pinned, (size_t) bytes);
 }
 
@@ -193,7 +201,6 @@ static void fetch (struct dev *d, struct event *ev, void *dst, const void *pinne
 
 /* What a launch counts: the operations that were captured. */
 struct graph { cudaGraphExec_t exec; struct op *op; int n, room; struct group *group[GROUP_N]; int groups; };
-static struct graph *capturing;
 
 static void remember (const struct op *o)
 {
@@ -310,9 +317,16 @@ static void issue (struct dev *d, struct queue *q, const struct op *o)
 {
   struct times *t = capturing ? NULL : of (d)->times;
   if (capturing) remember (o);
+  bool timed = o->kind >= OP_COLL_FIRST && !capturing;
+  int span = 0;
+  if (timed) {
+    q->last = group_stat (o->coll.g, o->kind);
+    span = spans_begin (of (d), q, q->last, false);
+  }
   if (t) times_begin (t, q, o);
   action[o->kind] (d, q, o);
   if (t) times_end (t, q);
+  if (timed) spans_end (of (d), q, span);
 }
 
 static const struct dev_limits limits = { LIMITS_CUDA };
@@ -320,7 +334,7 @@ static const struct dev_limits limits = { LIMITS_CUDA };
 static const struct dev_ops ops = {
   .name = "cuda", .limits = &limits, .open = cuda_open, .close = cuda_close, .memory = memory, .used = used, .reserve = cuda_reserve, .release = cuda_release,
   .queue_open = queue_open, .queue_close = queue_close, .event_open = event_open, .event_close = event_close, .record = record, .wait = wait, .sync = sync,
-  .drain = drain, .fetch = fetch, .group_open = cuda_group_open, .group_close = cuda_group_close,
+  .drain = drain, .fetch = fetch, .tuned = cuda_tuned, .tune = cuda_tune, .group_open = cuda_group_open, .group_close = cuda_group_close,
   .graph_begin = graph_begin, .graph_end = graph_end, .graph_launch = graph_launch, .graph_free = graph_free,
   .op = { [0 ... OP_N - 1] = issue },
 };

@@ -1,5 +1,6 @@
 /* GEMMs through cuBLASLt. Row-major C = op(A) op(B) is column-major C' = op(B)' op(A)', so A and B change places. Plans are made once for each shape and kept. */
 #include "cuda.h"
+#include <stdio.h>
 #include <string.h>
 
 struct key { int64_t m, n, k, lda, ldb, ldc; int32_t ab, ct, ta, tb, beta, bias; };
@@ -49,49 +50,64 @@ static struct plan *find (const struct key *k)
   return p;
 }
 
-/* Several algorithms are offered: time each on the real operands where nothing is lost by it (beta 0). A product that is added takes what was measured of the one that is not,
-   else the first. */
+/* A product that is added takes what was measured of the one that is not. */
+static void shape_of (const struct key *k, char out[ALGO_SHAPE])
+{
+  snprintf (out, ALGO_SHAPE, "gemm %lldx%lldx%lld %lld,%lld,%lld %c%c %d>%d%s", (long long) k->m, (long long) k->n, (long long) k->k, (long long) k->lda, (long long) k->ldb,
+            (long long) k->ldc, k->ta ? 'T' : 'N', k->tb ? 'T' : 'N', k->ab, k->ct, k->bias ? " bias" : "");
+}
+
+/* The fastest of the algorithms on the real operands. */
+static int fastest (struct cuda *x, struct queue *q, const struct plan *p, const struct op_gemm *g, const cublasLtMatmulHeuristicResult_t *r, int n)
+{
+  float one = 1, zero = 0, least = 1e30f;
+  int best = 0;
+  cudaEvent_t e[2];
+  for (int i = 0; i < 2; i++) CU (cudaEventCreate (&e[i]));
+  for (int i = 0; i < n; i++) {
+    float ms = 1e30f;
+    bool ok = true;
+    for (int t = 0; t < 4 && ok; t++) {
+      if (t == 1) CU (cudaEventRecord (e[0], q->s));
+      ok = cublasLtMatmul (x->lt, p->desc, &one, g->b, p->a, g->a, p->b, &zero, g->c, p->c, g->c, p->c, &r[i].algo, q->work, (size_t) q->work_bytes, q->s) == CUBLAS_STATUS_SUCCESS;
+    }
+    CU (cudaEventRecord (e[1], q->s));
+    CU (cudaEventSynchronize (e[1]));
+    if (ok) CU (cudaEventElapsedTime (&ms, e[0], e[1]));
+    if (ms < least * 0.99f) least = ms, best = i;
+  }
+  for (int i = 0; i < 2; i++) cudaEventDestroy (e[i]);
+  return best;
+}
+
+/* Of the algorithms offered the one of the table; where it has none and nothing is lost by it (beta 0), they are timed. What is found serves from the moment on that all ranks
+   have one table: until then the first is taken. */
 static void choose (struct cuda *x, struct queue *q, struct plan *p, const struct op_gemm *g)
 {
   cublasLtMatmulPreference_t pref;
-  cublasLtMatmulHeuristicResult_t r[TRIES];
-  int found = 0, best = 0;
-  float one = 1, zero = 0, best_ms = 1e30f;
+  cublasLtMatmulHeuristicResult_t r[TRIES], one;
+  cublasLtMatmulAlgo_t known;
+  enum cudaStreamCaptureStatus capture;
+  char shape[ALGO_SHAPE];
+  int found = 0;
   size_t bytes = (size_t) q->work_bytes;
+  shape_of (&p->key, shape);
+  bool have = algo_known (shape, &known) && cublasLtMatmulAlgoCheck (x->lt, p->desc, p->a, p->b, p->c, p->c, &known, &one) == CUBLAS_STATUS_SUCCESS && one.workspaceSize <= bytes;
+  if (have && algo_in_use ()) {
+    p->algo = known;
+    return;
+  }
   LT (cublasLtMatmulPreferenceCreate (&pref));
   LT (cublasLtMatmulPreferenceSetAttribute (pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes));
   LT (cublasLtMatmulAlgoGetHeuristic (x->lt, p->desc, p->a, p->b, p->c, p->c, pref, TRIES, r, &found));
   cublasLtMatmulPreferenceDestroy (pref);
   MUST (found > 0, "cuBLASLt offers no algorithm for %lld x %lld x %lld", (long long) g->m, (long long) g->n, (long long) g->k);
-  struct key other = p->key;
-  other.beta = 0;
-  const struct plan *measured = g->beta != 0 ? find (&other) : NULL;
-  if (measured) {
-    p->algo = measured->algo;
-    return;
-  }
-  enum cudaStreamCaptureStatus capture;
   CU (cudaStreamIsCapturing (q->s, &capture));
-  if (g->beta == 0 && found > 1 && capture == cudaStreamCaptureStatusNone && g->m * g->n * g->k > (1 << 24)) {
-    cudaEvent_t e[2];
-    CU (cudaEventCreate (&e[0]));
-    CU (cudaEventCreate (&e[1]));
-    for (int i = 0; i < found; i++) {
-      float ms = 1e30f;
-      bool ok = true;
-      for (int t = 0; t < 4 && ok; t++) {
-        if (t == 1) CU (cudaEventRecord (e[0], q->s));
-        ok = cublasLtMatmul (x->lt, p->desc, &one, g->b, p->a, g->a, p->b, &zero, g->c, p->c, g->c, p->c, &r[i].algo, q->work, bytes, q->s) == CUBLAS_STATUS_SUCCESS;
-      }
-      CU (cudaEventRecord (e[1], q->s));
-      CU (cudaEventSynchronize (e[1]));
-      if (ok) CU (cudaEventElapsedTime (&ms, e[0], e[1]));
-      if (ms < best_ms * 0.99f) best_ms = ms, best = i;
-    }
-    cudaEventDestroy (e[0]);
-    cudaEventDestroy (e[1]);
-  }
-  p->algo = r[best].algo;
+  p->algo = r[0].algo;
+  if (have || g->beta != 0 || found == 1 || capture != cudaStreamCaptureStatusNone || g->m * g->n * g->k <= 1 << 24) return;
+  int best = fastest (x, q, p, g, r, found);
+  algo_keep (shape, &r[best].algo);
+  if (algo_in_use ()) p->algo = r[best].algo;
 }
 
 static struct plan *make_plan (struct dev *d, struct queue *q, const struct key *k, const struct op_gemm *g)

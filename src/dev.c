@@ -77,6 +77,9 @@ double dev_flops (const struct op *o)
   }
 }
 
+char *dev_tuned_none (struct dev *d) { (void) d; return NULL; }
+void dev_tune_none (struct dev *d, const char *text, bool use) { (void) d, (void) text, (void) use; }
+
 /* ---- open and close ---- */
 
 static const struct dev_ops *const device[] = { &dev_cpu, &dev_sim };

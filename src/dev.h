@@ -108,6 +108,10 @@ struct dev_ops {
   void  (*drain) (struct dev *d);                                            /* the host waits for all queues (set-up, save, exit; never in a step) */
   void  (*fetch) (struct dev *d, struct event *ev, void *dst, const void *pinned, int64_t bytes, const void *sim_answer);
                                                                              /* sync, then what a queue copied to pinned memory into host memory; sim: dst = sim_answer. The only way a value reaches control flow. */
+  /* What the device measured to choose among its libraries' algorithms: text, to be freed with xfree; NULL: nothing. tune: know TEXT's choices too (NULL: none); `use` them and
+     one's own from now on, else a fixed choice that is the same everywhere (tune.h says when) */
+  char *(*tuned) (struct dev *d);
+  void  (*tune) (struct dev *d, const char *text, bool use);
   struct group *(*group_open) (struct dev *d, const struct group_spec *s);   /* collective over the group's members */
   void  (*group_close) (struct dev *d, struct group *g);
   /* graphs: between begin and end what is issued on the queues is recorded and not done; launch does it, as often as wanted, counters included */
@@ -142,6 +146,9 @@ struct dev {
 /* Open device NAME (cpu, cuda, sim). Local. 0, or -1 with the sentence. */
 int  dev_open (struct dev *d, const char *name, const struct dev_conf *c, struct err *e);
 void dev_close (struct dev *d);
+/* Of devices that measure nothing. */
+char *dev_tuned_none (struct dev *d);
+void dev_tune_none (struct dev *d, const char *text, bool use);
 extern const struct dev_ops dev_cpu, dev_sim;
 
 /* Of each kind of group the first collective that is not known to be done, as text: "shard all-gather 12 of 1.00 MiB and 3 behind it, ..."; "none". May be called from any thread, while the

@@ -7,6 +7,7 @@
 #include "opt.h"
 #include "state.h"
 #include "train.h"
+#include "tune.h"
 #include "watch.h"
 #include "tokenizer.h"
 #include <errno.h>
@@ -326,9 +327,14 @@ static int train (struct run *r, const char *yaml, int argc, char **argv, struct
   r->metrics = metrics_open (c->run.dir, r->step, c->train.steps, c->run.log_every, e);
   if (mesh_agree (&r->j.m, !r->metrics, e)) return -1;
   if (r->step >= c->train.steps) say (SAY_INFO, "nothing to do: step %lld of %lld is reached", (long long) r->step, (long long) c->train.steps);
+  tune_load (&r->j, r->step > 0);
+  bool fresh = !r->step;
   r->beside = beside_open (&r->j);
   int rc = 0;
-  while (!rc && r->step < c->train.steps) rc = one_step (r, e);
+  while (!rc && r->step < c->train.steps) {
+    rc = one_step (r, e);
+    if (fresh && r->step == 1 && rc >= 0) tune_share (&r->j);
+  }
   if (rc >= 0) beside_report (r->beside);
   return rc;
 }
