@@ -1,0 +1,41 @@
+#!/bin/sh
+# The readers of others' files, fuzzed for FUZZ_SECONDS each from the kept corpus, with address and undefined-behaviour checks: libFuzzer where clang has it, else the driver
+# in fuzz.c. A fault leaves its input in build/fuzz.TARGET.crash; put that into test/corpus/TARGET when it is mended. Prints TAP.
+case $builddir in /*) ;; *) builddir=$PWD/$builddir ;; esac
+case $srcdir in /*) ;; *) srcdir=$PWD/$srcdir ;; esac
+seconds=${FUZZ_SECONDS:-4}
+dir=$(mktemp -d) || exit 99
+trap 'rm -rf "$dir"' EXIT
+cd "$dir" || exit 99
+var () { sed -n "s/^$1 = //p" "$builddir/Makefile"; }
+grep -q 'define HAVE_PCRE2 1' "$builddir/config.h" || { echo '1..0 # SKIP built without PCRE2'; exit 0; }
+libs="-lpcre2-8 -ljansson -lxxhash -lm"
+if grep -q 'define HAVE_UTF8PROC 1' "$builddir/config.h"; then libs="-lutf8proc $libs"; fi
+sources="test/fuzz.c src/base.c src/model.c io/wire.c io/safetensors.c io/hf_config.c io/tokenizer.c io/bpe.c io/bpe_json.c io/bpe_split.c io/tokens.c io/hdf.c"
+flags="-std=gnu11 -g -O1 -fno-omit-frame-pointer -fno-sanitize-recover=undefined -iquote $builddir -iquote $srcdir/src -iquote $srcdir/io -I $builddir $(var HDF5_CPPFLAGS)"
+build () {  # build WORDS...: compiles all sources with them
+  rm -f *.o
+  for f in $sources; do echo "$f"; done | xargs -P 2 -I @ sh -c "$* $flags -c $srcdir/@ -o \$(basename @ .c).o" >said 2>&1 && $* ./*.o $libs $(var HDF5_LIBS) -o fuzz >>said 2>&1
+}
+cc=$(var CC) clang=${CLANG:-clang}
+mpi=$(echo '#include <mpi.h>' | $cc -E - 2>/dev/null | sed -n 's/^# [0-9]* "\(.*\)\/mpi\.h".*/\1/p' | head -n 1)
+flags="$flags -I ${mpi:-.}"
+if build "$clang" -fsanitize=fuzzer,address,undefined; then how=libFuzzer
+elif build "${cc:-cc}" -DFUZZ_MAIN -fsanitize=address,undefined; then how="its own driver"
+else echo "1..0 # SKIP no compiler with -fsanitize=address: $(tail -n 1 said)"; exit 0; fi
+ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1; export ASAN_OPTIONS
+n=0
+for target in safetensors index config tokenizer megatron hdf5; do
+  FUZZ_TARGET=$target; export FUZZ_TARGET
+  mkdir -p new
+  # HDF5 1.10 overruns its own memory for a file with one byte changed, before we see anything of it: there only the corpus is read.
+  runs=-1 time=$seconds
+  if [ $target = hdf5 ]; then runs=0 time=0; fi
+  if [ "$how" = libFuzzer ]; then ./fuzz -seed=1 -runs=$runs -max_total_time="$time" -timeout=20 -rss_limit_mb=4096 -artifact_prefix="$builddir/fuzz.$target." new "$srcdir/test/corpus/$target" >said 2>&1; rc=$?
+  else ./fuzz "$time" "$srcdir/test/corpus/$target" >said 2>&1; rc=$?; fi
+  n=$((n + 1)); [ $rc -eq 0 ] || printf 'not '
+  echo "ok $n - $target by $how, $(ls "$srcdir/test/corpus/$target" | wc -l) files of the corpus: $(grep -E '^Done|changes of them' said)"
+  [ $rc -eq 0 ] || grep -vE '^#[0-9]+.*(NEW|REDUCE|pulse)|^INFO' said | tail -n 40 | sed 's/^/# /'
+  rm -rf new
+done
+echo "1..$n"
