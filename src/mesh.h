@@ -32,6 +32,9 @@ int  mesh_order (const char *text, enum axis order[AXIS_N], struct err *e);
 int  mesh_fill (const int64_t want[AXIS_N], int world, int dim[AXIS_N], struct err *e);
 /* The picture: nodes as rows, ranks as columns, (dp, pp, tp) in each cell, and how many groups of each axis cross nodes. node[world] = node number of each rank. */
 void mesh_draw (const struct mesh_shape *s, const int *node, FILE *f);
+/* The same with marks: beside the nodes a line for each axis whose group of rank 0 leaves its node (its letter where the group has a member), and below each axis what SAY
+   prints of it (a whole line, or nothing). */
+void mesh_draw_marked (const struct mesh_shape *s, const int *node, void (*say) (void *ctx, enum axis a, FILE *f), void *ctx, FILE *f);
 /* Ranks in words: "0-7", "0, 8, 16" or "0, 16, 32, ..., 1008". At most 64 bytes. */
 void mesh_ranks_text (const int *rank, int n, char *out, size_t size);
 /* Does some tp group span nodes? */

@@ -55,13 +55,42 @@ static int cell_width (const struct mesh_shape *s)
   return (int) strlen (text);
 }
 
-static void draw_line (const struct mesh_shape *s, const struct places *p, int node, int first, int width, FILE *f)
+static const enum axis listed[AXIS_N] = { AXIS_TP, AXIS_PP, AXIS_DP_SHARD, AXIS_DP_REPLICATE };
+
+/* How far rank 0's group along axis A reaches: its last node, and whether it has a member on NODE. */
+static int reach (const struct mesh_shape *s, enum axis a, const int *node_of, int node, bool *here)
+{
+  int c[AXIS_N] = { 0 }, last = 0;
+  *here = false;
+  for (int i = 0; i < s->dim[a]; i++) {
+    c[a] = i;
+    int n = node_of[mesh_rank (s, c)];
+    *here |= n == node;
+    last = MAX (last, n);
+  }
+  return last;
+}
+
+/* "p d ": a column for each axis that leaves node 0. */
+static void put_marks (const struct mesh_shape *s, const int *node_of, int node, bool first, FILE *f)
+{
+  for (int i = 0; i < AXIS_N; i++) {
+    enum axis a = listed[i];
+    bool here;
+    int last = s->dim[a] > 1 ? reach (s, a, node_of, node, &here) : 0;
+    char letter = a == AXIS_DP_REPLICATE ? 'r' : axis_table[a].name[0];
+    if (last) fprintf (f, "%c ", here && first ? letter : node < last || (node == last && first) ? '|' : ' ');
+  }
+}
+
+static void draw_line (const struct mesh_shape *s, const struct places *p, const int *marks, int node, int first, int width, FILE *f)
 {
   int from = p->start[node] + first, to = MIN (from + PER_LINE, p->start[node + 1]);
   char label[32] = "", ranks[96], cell[64];
   if (!first) snprintf (label, sizeof label, "node %d", node);
   mesh_ranks_text (p->list + from, to - from, ranks, sizeof ranks);
   fprintf (f, "  %-9s", label);
+  if (marks) put_marks (s, marks, node, !first, f);
   for (int i = from; i < to; i++) {
     cell_text (s, p->list[i], cell, sizeof cell);
     fprintf (f, " %-*s", width, cell);
@@ -69,14 +98,14 @@ static void draw_line (const struct mesh_shape *s, const struct places *p, int n
   fprintf (f, "  rank%s %s\n", to - from > 1 ? "s" : "", ranks);
 }
 
-static void draw_nodes (const struct mesh_shape *s, const struct places *p, FILE *f)
+static void draw_nodes (const struct mesh_shape *s, const struct places *p, const int *marks, FILE *f)
 {
   int lines = 0, line = 0, width = cell_width (s), world = mesh_world (s);
   for (int n = 0; n < p->nodes; n++) lines += (int) ceil_div (p->start[n + 1] - p->start[n], PER_LINE);
   for (int n = 0; n < p->nodes; n++)
     for (int i = 0; i < p->start[n + 1] - p->start[n]; i += PER_LINE, line++) {
       bool hidden = world > ALL_SHOWN && line >= HEAD_LINES && line < lines - TAIL_LINES;
-      if (!hidden) draw_line (s, p, n, i, width, f);
+      if (!hidden) draw_line (s, p, marks, n, i, width, f);
       else if (line == HEAD_LINES) fprintf (f, "  ...\n");
     }
 }
@@ -127,13 +156,22 @@ static void draw_title (const struct mesh_shape *s, int nodes, FILE *f)
            mesh_world (s), mesh_world (s) > 1 ? "s" : "", nodes, nodes > 1 ? "s" : "", rep ? "rep,shard" : "dp");
 }
 
-void mesh_draw (const struct mesh_shape *s, const int *node, FILE *f)
+static void draw (const struct mesh_shape *s, const int *node, bool marked, void (*say) (void *ctx, enum axis a, FILE *f), void *ctx, FILE *f)
 {
-  static const enum axis listed[AXIS_N] = { AXIS_TP, AXIS_PP, AXIS_DP_SHARD, AXIS_DP_REPLICATE };
   struct places p = places_make (node, mesh_world (s));
   draw_title (s, p.nodes, f);
-  draw_nodes (s, &p, f);
-  for (int i = 0; i < AXIS_N; i++)
-    if (s->dim[listed[i]] > 1) draw_axis (s, listed[i], node, f);
+  draw_nodes (s, &p, marked ? node : NULL, f);
+  for (int i = 0; i < AXIS_N; i++) {
+    if (s->dim[listed[i]] == 1) continue;
+    draw_axis (s, listed[i], node, f);
+    if (say) say (ctx, listed[i], f);
+  }
   places_free (&p);
+}
+
+void mesh_draw (const struct mesh_shape *s, const int *node, FILE *f) { draw (s, node, false, NULL, NULL, f); }
+
+void mesh_draw_marked (const struct mesh_shape *s, const int *node, void (*say) (void *ctx, enum axis a, FILE *f), void *ctx, FILE *f)
+{
+  draw (s, node, true, say, ctx, f);
 }

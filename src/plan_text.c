@@ -153,10 +153,31 @@ static void ranking (const struct plan *p, FILE *f)
   for (int i = 0; i < p->others; i++) row (p, &p->other[i], f);
 }
 
+/* Below an axis of the picture: its link, and what it costs. */
+static void draw_link (void *ctx, enum axis a, FILE *f)
+{
+  const struct plan *p = ctx;
+  const struct plan_stage *s = &p->stage[0];
+  const char *name = axis_table[a == AXIS_DP_SHARD && p->shape.no_shard ? AXIS_DP_REPLICATE : a].name, *link = NULL;
+  double bytes = 0, busy = 0, exposed = 0;
+  char t[3][24];
+  for (int i = 0; i < s->lines; i++) {
+    const struct plan_line *l = &s->line[i];
+    if (strcmp (plan_axis (l->group), name)) continue;
+    if (!link || s->group[l->group].cross) link = s->group[l->group].link;
+    bytes += (double) l->bytes;
+    busy += l->busy;
+    exposed += l->exposed;
+  }
+  if (link)
+    fprintf (f, "  %*s %s: a GPU sends %s a step in %s, of which %s are waited for\n", p->shape.dim[AXIS_DP_REPLICATE] > 1 ? 14 : 9, "", link, plan_gb (bytes, t[0]), plan_seconds (busy, t[1]),
+             plan_seconds (exposed, t[2]));
+}
+
 void plan_print (const struct plan *p, FILE *f)
 {
   head (p, f);
-  mesh_draw (&p->shape, p->node_of, f);
+  mesh_draw_marked (&p->shape, p->node_of, draw_link, (void *) p, f);
   fprintf (f, "\n");
   memory (p, f);
   lines (p, f);

@@ -40,4 +40,20 @@ grep -q '^It was a' out; ok $? 'and the text begins with the prompt'
 try 'README: verify' "$pretrain" verify runs/book/checkpoints/*.h5
 [ "$(tail -n 1 runs/book/metrics.jsonl | cut -c 1-9)" = '{"step":4' ]; ok $? 'README: the last record is of the last step'
 for f in config.yaml exit.json; do try "README: $f" test -s "runs/book/$f"; done
+
+# share/doc/article.txt: its commands run, and print what it says they print (blanks do not count).
+said=yes
+check_said () { [ -z "$command" ] || ok "$([ "$said" = yes ]; echo $?)" "article: $(echo "$command" | cut -c 1-110)"; }
+PATH=$(dirname "$pretrain"):$PATH
+TESSERA_SHARE=$top/share; export TESSERA_SHARE PATH
+squeeze () { tr -s ' ' ' ' | sed 's/^ //'; }
+sed -n 's/^\([$>]\) /\1/p' "$top/share/doc/article.txt" >lines
+command=
+while IFS= read -r line; do
+  case $line in
+  '$'*) check_said; command=${line#?} said=yes; eval "$command" >out 2>&1; rc=$?; [ $rc = 0 ] || [ $rc = 2 ] || said=no; squeeze <out >squeezed ;;
+  '>'*) grep -qF -- "$(echo "${line#?}" | squeeze)" squeezed || { said=no; echo "# not printed: ${line#?}"; } ;;
+  esac
+done <lines
+check_said
 echo "1..$n"

@@ -56,6 +56,8 @@ try '8 GPUs' plan --model llama2-7b --gpus 8 --machine a100-80g --page p8.html -
 try 'the page of 8' python3 check.py page p8.html 8 1 'dp 8' 'NVLink, inside a node' 'Memory of a GPU'
 try 'the trace of 8' python3 check.py trace t8.json 1
 try '64 GPUs' plan --model llama2-70b --gpus 64 --machine a100-80g --mesh.tp 8 --mesh.pp 2 --recompute.mode full --train.global_batch 64 --page p64.html --trace t64.json --emit sbatch --name a70b
+grep -q '^  node 2     d  (1,0,0)' out && grep -q '^  node 1   p |  (0,1,0)' out && [ "$(grep -c 'a GPU sends .* a step in .* are waited for' out)" = 3 ]
+ok $? 'the text draws pp and dp beside the nodes, and says link and bytes of each axis'
 try 'the page of 64' python3 check.py page p64.html 64 2 'tp 8' 'pp 2' 'dp 4' '(3,1,7)' 'InfiniBand 200 Gb/s, shared by 8 groups'
 try 'the trace of 64' python3 check.py trace t64.json 2
 try '4,096 GPUs' plan --model llama3.1-405b --gpus 4096 --machine h100-ib400 --mesh.tp 8 --mesh.pp 16 --recompute.mode full --train.global_batch 256 --page p4096.html
