@@ -606,7 +606,18 @@ static void *kill_later (void *us)
   return NULL;
 }
 
-/* --save DIR N [RANK USEC]: load the newest checkpoint, compare, save N more; RANK is killed after USEC. */
+/* Every other save by threads, as behind training. */
+static int save_either_way (struct rig *r, int64_t step, struct err *e)
+{
+  struct ckpt_saving *v;
+  if (step % 2) return save_step (r, step, e);
+  r->s.step = step;
+  if (ckpt_begin (&r->s, dir, &v, e)) return -1;
+  ckpt_go (v);
+  return ckpt_finish (&v, e);
+}
+
+/* --save DIR N [RANK USEC]: load the newest checkpoint, compare, save N more; RANK (-1: each) is killed after USEC. */
 static int save_some (int argc, char **argv)
 {
   struct rig r;
@@ -620,9 +631,9 @@ static int save_some (int argc, char **argv)
   must (ckpt_newest (dir, MPI_COMM_WORLD, INT64_MAX, path, &step, &e) >= 0, "%s", e.msg);
   if (step) must (!ckpt_load (&r.s, path, false, &e) && !visit (&r, false, CKPT_KINDS), "%s: %s", path, e.msg);
   if (!rank) printf ("found %lld\n", (long long) step);
-  if (argc > 5 && rank == atoi (argv[4])) pthread_create (&t, NULL, kill_later, (void *) (intptr_t) atol (argv[5]));
+  if (argc > 5 && (rank == atoi (argv[4]) || atoi (argv[4]) < 0)) pthread_create (&t, NULL, kill_later, (void *) (intptr_t) atol (argv[5]));
   for (int64_t i = 0; i < n; i++) {
-    must (!save_step (&r, ++step, &e), "%s", e.msg);
+    must (!save_either_way (&r, ++step, &e), "%s", e.msg);
     if (rank) continue;
     printf ("saved %lld\n", (long long) step);
     fflush (stdout);

@@ -3,6 +3,7 @@
 set -u
 program=$(cd "${builddir:-.}" && pwd)/src/pretrain
 fault=$(cd "${builddir:-.}" && pwd)/test/fault.so
+reader=$(cd "${srcdir:-..}" && pwd)/share/doc/read_checkpoint.py
 export OMP_NUM_THREADS=1 MPIEXEC_TIMEOUT=60 program fault
 tmp=$(mktemp -d) && cd "$tmp" || exit 99
 trap 'rm -rf "$tmp"' EXIT
@@ -118,6 +119,23 @@ run half -- --run.save_moments bf16 --train.steps 4
 run half -- --train.steps 6 --run.save_moments fp32
 ok "$rc $(good half/checkpoints/*6.h5) $(good half/checkpoints/*4.h5; grep -c 'moments in bf16' verified)" "0 good good
 1" "moments in bf16, and resumed from"
+if "${PYTHON:-/usr/bin/python3}" -c 'import h5py, numpy' 2>/dev/null; then
+  "${PYTHON:-/usr/bin/python3}" - "$reader" once/checkpoints/step_00000004.h5 half/checkpoints/step_00000004.h5 >said 2>&1 <<'P'
+import importlib.util, sys
+import numpy as np
+spec = importlib.util.spec_from_file_location("reader", sys.argv[1])
+reader = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(reader)
+with reader.open_checkpoint(sys.argv[2]) as a, reader.open_checkpoint(sys.argv[3]) as b:
+    for name in reader.tensors(a):
+        for kind, most in (("param", 0), ("exp_avg", 2**-8), ("exp_avg_sq", 2**-8)):
+            x, y = reader.read_tensor(a, name, kind), reader.read_tensor(b, name, kind)
+            assert np.all(np.abs(x - y) <= most * np.abs(x)), (name, kind)
+P
+  ok $? 0 "the reader in Python: weights the same, moments to bf16's precision"
+else
+  skip "the reader in Python" "no h5py"
+fi
 run stripes -- --run.stripe_count 4 --run.stripe_size 1M --train.steps 2
 ok "$rc $(good stripes/checkpoints/*2.h5)" "0 good" "stripe hints where nothing is striped"
 
