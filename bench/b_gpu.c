@@ -289,7 +289,7 @@ static void time_quant (int64_t n, int64_t w, enum dtype to)
   int64_t mark = used;
   bf16 *x = noise (n * w, DT_BF16);
   uint8_t *q = take (n * w, DT_U8), *qt = take (n * w, DT_U8);
-  float *s = take (2, DT_F32);
+  float *s = take (8, DT_F32);
   OP (OP_AMAX, amax, .x = x, .n = n * w, .t = DT_BF16, .dst = s);
   TIME (SAY ("quantise %s %d x %d, as it lies and turned", dtype_name (to), (int) n, (int) w), 4 * n * w, OP_QUANT, quant, .rows = n, .cols = w, .x = x, .q = q, .qt = qt,
         .s = s, .t = DT_BF16, .to = to);
@@ -306,14 +306,14 @@ static void time_product (const char *what, int64_t m, int64_t n, int64_t k, enu
   bf16 *a = noise (m * k, DT_BF16), *b = noise (n * k, DT_BF16);
   uint8_t *qa = take (m * k, DT_U8), *qb = take (n * k, DT_U8);
   void *c = take (m * n, ct);
-  float *s = take (4, DT_F32);
+  float *s = take (16, DT_F32);
   OP (OP_AMAX, amax, .x = a, .n = m * k, .t = DT_BF16, .dst = s);
-  OP (OP_AMAX, amax, .x = b, .n = n * k, .t = DT_BF16, .dst = s + 2);
+  OP (OP_AMAX, amax, .x = b, .n = n * k, .t = DT_BF16, .dst = s + 8);
   OP (OP_QUANT, quant, .rows = m, .cols = k, .x = a, .q = qa, .s = s, .t = DT_BF16, .to = at);
-  OP (OP_QUANT, quant, .rows = n, .cols = k, .x = b, .q = qb, .s = s + 2, .t = DT_BF16, .to = DT_E4M3);
+  OP (OP_QUANT, quant, .rows = n, .cols = k, .x = b, .q = qb, .s = s + 8, .t = DT_BF16, .to = DT_E4M3);
   double flop = 2e-12 * (double) m * (double) n * (double) k;
   double wide = flop / seconds (&(struct op) { .kind = OP_GEMM, .gemm = { .m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .ab = DT_BF16, .ct = ct, .ta = ta, .tb = tb } });
-  double eight = flop / seconds (&(struct op) { .kind = OP_GEMM_FP8, .gemm_fp8 = { .m = m, .n = n, .k = k, .a = qa, .b = qb, .a_unit = s + 1, .b_unit = s + 3, .c = c, .at = at,
+  double eight = flop / seconds (&(struct op) { .kind = OP_GEMM_FP8, .gemm_fp8 = { .m = m, .n = n, .k = k, .a = qa, .b = qb, .a_unit = s + OP_UNIT, .b_unit = s + 8 + OP_UNIT, .c = c, .at = at,
     .bt = DT_E4M3, .ct = ct } });
   printf ("%-24s %6lld x %6lld x %6lld: bf16 %5.0f, 8 bits %5.0f TFLOP/s, %.2f\n", what, (long long) m, (long long) n, (long long) k, wide, eight, eight / wide);
   fflush (stdout);

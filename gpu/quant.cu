@@ -47,7 +47,7 @@ template <bool FIVE, class T> __global__ void __launch_bounds__ (BLOCK) quant (c
     int e = exponent_of<FIVE> (max);
     unit = power (e), inverse = power (-e);
   }
-  if (blockIdx.x + blockIdx.y + threadIdx.x == 0) s[1] = unit;
+  if (blockIdx.x + blockIdx.y + threadIdx.x == 0) s[OP_UNIT] = unit;
 
   int64_t r0 = (int64_t) blockIdx.y * SIDE, c0 = (int64_t) blockIdx.x * SIDE;
   int group = threadIdx.x % 16, c = group * 8;

@@ -12,7 +12,7 @@ struct times { struct sample *s; int n, room; struct line *line; int lines; };
 
 static void describe (const struct op *o, char *t, size_t size)
 {
-  static const char *const type[DT_N] = { [DT_F32] = "fp32", [DT_BF16] = "bf16", [DT_F64] = "fp64", [DT_I32] = "int32" };
+  static const char *const type[DT_N] = { [DT_F32] = "fp32", [DT_BF16] = "bf16", [DT_F64] = "fp64", [DT_I32] = "int32", [DT_E4M3] = "e4m3", [DT_E5M2] = "e5m2" };
   const char *name = H->op_name (o->kind);
   const struct op_attn *a = o->kind == OP_ATTN ? &o->attn : &o->attn_bwd.f;
   switch (o->kind) {
@@ -20,6 +20,14 @@ static void describe (const struct op *o, char *t, size_t size)
     snprintf (t, size, "%s %lld x %lld x %lld %c%c %s to %s%s%s", name, (long long) o->gemm.m, (long long) o->gemm.n, (long long) o->gemm.k, o->gemm.ta ? 'T' : 'N', o->gemm.tb ? 'T' : 'N',
               type[o->gemm.ab], type[o->gemm.ct], o->gemm.beta != 0 ? " added" : "", o->gemm.bias ? " bias" : "");
     return;
+  case OP_GEMM_FP8:
+    snprintf (t, size, "%s %lld x %lld x %lld %s %s to %s%s", name, (long long) o->gemm_fp8.m, (long long) o->gemm_fp8.n, (long long) o->gemm_fp8.k, type[o->gemm_fp8.at],
+              type[o->gemm_fp8.bt], type[o->gemm_fp8.ct], o->gemm_fp8.beta != 0 ? " added" : "");
+    return;
+  case OP_QUANT:
+    snprintf (t, size, "%s %lld x %lld %s%s%s", name, (long long) o->quant.rows, (long long) o->quant.cols, type[o->quant.to], o->quant.q ? " as it lies" : "", o->quant.qt ? " turned" : "");
+    return;
+  case OP_AMAX: snprintf (t, size, "%s %lld", name, (long long) o->amax.n); return;
   case OP_ATTN: case OP_ATTN_BWD:
     snprintf (t, size, "%s %lld x %lld/%lld x %lld x %lld", name, (long long) a->batch, (long long) a->heads, (long long) a->kv_heads, (long long) a->sq, (long long) a->head_dim);
     return;

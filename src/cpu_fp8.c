@@ -47,7 +47,7 @@ void cpu_quant (const struct op *op)
   o->qt = cpu_at (o->qt);
   float *s = cpu_at (o->s);
   must (o->rows % 16 == 0 && o->cols % 16 == 0, "a matrix of %lld x %lld in 8 bits", (long long) o->rows, (long long) o->cols);
-  s[1] = unit_of (s[0], o->to, &k.inverse);
+  s[OP_UNIT] = unit_of (s[0], o->to, &k.inverse);
   cpu_for (ceil_div (o->rows, SIDE) * ceil_div (o->cols, SIDE), SIDE * SIDE * 3.0, quant_part, &k);
 }
 

@@ -58,7 +58,7 @@ static void acts_layout (const struct blocks *b, struct layer_acts *l, struct ar
   l->y1t = take (A, p, norms && codes, g->dim * g->n, DT_E4M3);
   l->y2t = take (A, p, norms && codes, g->dim * g->n, DT_E4M3);
   l->actt = take (A, p, act && g->fp8, g->ffn * g->n, DT_E4M3);
-  l->s = take (A, p, g->fp8, 8, DT_F32);
+  l->s = take (A, p, g->fp8, 32, DT_F32);
   l->rstd1 = take (A, p, !norm1_again (keep), g->nt, DT_F32);
   l->rstd2 = take (A, p, !norm2_again (keep), g->nt, DT_F32);
   l->qkv = take (A, p, qkv, g->n * g->qkv, g->t);
@@ -100,7 +100,7 @@ static void codes_layout (struct blocks *b, struct arenas *A, enum purpose p)
   l->ot = arena_tensor (A, p, g->att * g->n, DT_E4M3);
   b->code = arena_tensor (A, p, g->n * widest, DT_E4M3);
   b->turned = arena_tensor (A, p, g->n * widest, DT_E5M2);
-  b->s = arena_tensor (A, p, 2, DT_F32);
+  b->s = arena_tensor (A, p, 8, DT_F32);
 }
 
 void blocks_layout (struct blocks *b, struct arenas *A, int keep, bool embed, bool head, bool split)
@@ -148,7 +148,7 @@ void *layer_h (const struct blocks *b, const struct layer_acts *l) { return l->h
 
 /* The activations that products read: Y1, Y2 whole. */
 enum { S_QKV, S_O, S_GATE, S_DOWN };
-static float *largest_unit (const struct layer_acts *e, int which) { return e->s ? e->s + 2 * which : NULL; }
+static float *largest_unit (const struct layer_acts *e, int which) { return e->s ? e->s + 8 * which : NULL; }
 static struct operand into_qkv (const struct blocks *b, const struct layer_acts *e, const void *Y1) { return (struct operand) { Y1, b->g.dim, e->y1t, largest_unit (e, S_QKV) }; }
 static struct operand into_o (const struct blocks *b, const struct layer_acts *e) { return (struct operand) { e->o, b->g.att, e->ot, largest_unit (e, S_O) }; }
 static struct operand into_gate (const struct blocks *b, const struct layer_acts *e, const void *Y2) { return (struct operand) { Y2, b->g.dim, e->y2t, largest_unit (e, S_GATE) }; }

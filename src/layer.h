@@ -33,7 +33,7 @@ struct layer_acts {
   void *o, *h;              /* [n, att] attention's output; [nt, dim] x + attention */
   void *gu, *act;           /* [n, 2 ffn], [n, ffn] */
   float *rstd1, *rstd2, *rstdq, *rstdk, *lse;
-  /* fp8: turned codes [dim, n], [dim, n], [ffn, n], [att, n], the first two (with tp 1) and the third kept in place of what they are made from; largest and unit of each, [4][2] */
+  /* fp8: turned codes [dim, n], [dim, n], [ffn, n], [att, n], the first two (with tp 1) and the third kept in place of what they are made from; largest and unit of each, [4][8] (op_quant) */
   void *y1t, *y2t, *actt, *ot;
   float *s;
   /* kept between B_INPUT and B_WEIGHT where a schedule splits the backward */

