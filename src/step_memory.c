@@ -15,6 +15,7 @@ static void memory_state (const struct step *s, FILE *f)
   if (h->alias) fprintf (f, "the master is the weight that computes\n");
   else if (h->shards > 1) fprintf (f, "%s weights are gathered %s\n", dtype_name (h->t), h->kept ? "and stay" : "unit by unit");
   else if (!whole) fprintf (f, "%s weights are %s unit by unit\n", dtype_name (h->t), apart ? "brought" : "cast");
+  if (h->fp8) fprintf (f, "where a matrix of a layer has its whole weight it has codes too, 2 bytes a parameter\n");
   if (h->offload != OFFLOAD_NONE) {
     char t[24];
     bytes_text (h->units.total / h->shards * (24 + (h->offload == OFFLOAD_PARAMS ? w : 0)), t);

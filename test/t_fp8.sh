@@ -10,7 +10,7 @@ i=0; while [ $i -lt 800 ]; do echo "line $i of a text that is made for this test
 run () {  # run RANKS DIR OPTIONS...
   n=$1 dir=$2; shift 2
   ${MPIEXEC:-mpiexec} -n "$n" "$prog" --model tiny --data.train a.h5 --data.valid_fraction 0 --run.dir "$dir" --train.seq_len 64 --train.micro_batch 2 --train.global_batch 8 \
-    --train.dtype fp8 --run.threads 1 --schedule.warmup 2 --schedule.steps 8 --run.log_every 1 "$@" > log 2>&1
+    --train.dtype "${dtype:-fp8}" --run.threads 1 --schedule.warmup 2 --schedule.steps 8 --run.log_every 1 "$@" > log 2>&1
 }
 losses () { sed -n 's/.*"loss":\([^,]*\),.*/\1/p' "$1/metrics.jsonl"; }
 k=0
@@ -23,7 +23,8 @@ losses whole > a; losses parts > b
 [ "$(wc -l < a)" = 8 ] && cmp -s a b; ok $? "the same losses to the last digit"
 grep -q 'dtype: fp8' whole/config.yaml; ok $? "the configuration that is kept says fp8"
 cp -r whole bf16
-run 1 bf16 --train.steps 10 --train.dtype bf16; ok $? "goes on in bf16, on one rank"
+dtype=bf16; run 1 bf16 --train.steps 10; ok $? "goes on in bf16, on one rank"
+dtype=fp8
 ${MPIEXEC:-mpiexec} -n 1 "$prog" sample whole --prompt 'line 1' --tokens 8 > log 2>&1; ok $? "text from its checkpoint"
 run 8 odd --mesh.tp 8 --train.steps 1; rc=$?
 [ $rc != 0 ] && grep -q '24 outputs of q, k and v on a rank (mesh.tp 8) are not a multiple of 16' log; ok $? "a cut that leaves odd matrices is refused with the numbers"
