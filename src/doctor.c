@@ -228,6 +228,13 @@ static int calibrate (struct job *j, const char *device, const char *path, struc
   return rc;
 }
 
+static const char help[] =
+  "usage: mpiexec -n N pretrain doctor --calibrate [FILE.yaml] [--device cpu|cuda]\n"
+  "\n"
+  "Measures this machine as N ranks see it, all at once: products by shape, attention, memory, the links between ranks; and writes a\n"
+  "machine file (cpu.yaml) for pretrain plan --machine FILE.yaml. Every figure says that it was measured, where and when. A minute or less;\n"
+  "best with nothing else running, and with as many ranks a node as a run will have.\n";
+
 static int options (int argc, char **argv, const char **device, const char **path, struct err *e)
 {
   bool asked = false;
@@ -249,6 +256,10 @@ int doctor_main (int argc, char **argv)
   struct job *j = xalloc (sizeof *j, "job");
   struct err e = { 0 };
   const char *device = "cpu", *path = "cpu.yaml";
+  if (argc > 1 && (!strcmp (argv[1], "--help") || !strcmp (argv[1], "-h"))) {
+    xfree (j);
+    return fputs (help, stdout), EXIT_DONE;
+  }
   int code = job_init (j, &argc, &argv);
   if (!code) {
     int bad = options (argc, argv, &device, &path, &e);
