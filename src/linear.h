@@ -1,7 +1,8 @@
 /* linear: the three products of a linear layer y = x w^T (+ bias): forward, by input, by weight. In the compute type, or where geom.fp8 says so in 8 bits (op.h: codes and units).
 
-   In 8 bits weights and activations are E4M3, gradients of outputs E5M2: their values span more binades than E4M3 has, and what they lose in fraction is noise that a sum over all
-   tokens averages out. Each tensor has a unit from its own largest element, found just before it is rounded ("current scaling"): no state lasts from one use to the next, so checkpoints
+   In 8 bits weights and activations are E4M3, gradients of outputs E5M2: their values span more binades than E4M3 has. (With
+   E4M3 for them too the worst tensor of `tiny` is 0.087 from bf16's gradient instead of 0.11, relative L2, and the losses of 20 steps are as near: 3.4e-4, 3.5e-4. That is not worth the range.)
+   Each tensor has a unit from its own largest element, found just before it is rounded ("current scaling"): no state lasts from one use to the next, so checkpoints
    keep nothing of it, and what is computed twice is the same twice. Hopper multiplies only along the fastest dimension of both operands, so codes are needed as they lie (x and dy by input)
    and turned (x and dy by weight); one pass makes both. What is kept of an activation for its backward is the turned codes, not its bf16 form.
 
