@@ -1,5 +1,4 @@
 #include "fit.h"
-#include "room.h"
 #include "step.h"
 #include <math.h>
 #include <string.h>
@@ -237,18 +236,22 @@ static int shape (struct step *s, const struct conf *c, const struct mesh *m, st
   return 0;
 }
 
-static int64_t needs (const struct conf *c, const struct mesh *m, struct dev *d)
+/* What a GPU cannot hold is refused before memory is asked for. The host's memory is shared with others and tells by itself. */
+static int check_room (const struct step *s, int64_t need, struct err *e)
 {
-  struct step s;
-  struct err e = { 0 };
-  int64_t bytes = shape (&s, c, m, d, &e) ? -1 : measure (&s);
-  step_close (&s);
-  return bytes;
+  const struct dev *d = s->d;
+  char a[24], b[24], c[24];
+  int64_t outside = d->ops->limits->outside;
+  if (!d->memory || d->blind || d->ops->limits->host_memory || need <= d->memory - outside) return 0;
+  bytes_text (need, a);
+  bytes_text (d->memory - outside, b);
+  bytes_text (outside, c);
+  return user_err (e, "a rank needs %s where its device has %s, %s being left for context and libraries", a, b, c);
 }
 
 int step_plan (struct step *s, const struct conf *c, const struct mesh *m, struct dev *d, struct err *e)
 {
-  if (shape (s, c, m, d, e) || room_check (measure (s), c, m, d, needs, e) || arenas_reserve (&s->A, e)) return -1;
+  if (shape (s, c, m, d, e) || check_room (s, measure (s), e) || arenas_reserve (&s->A, e)) return -1;
   layout (s);
   return 0;
 }

@@ -52,10 +52,12 @@ static bool same (enum op_kind k, struct op_coll c, bool in_place, int64_t bytes
   return ok;
 }
 
-static void open_all (int64_t stage)
+/* On the GPU little staging: many rounds. */
+static void open_all (void)
 {
   struct err e = { 0 };
   for (int d = 0; d < 2; d++) {
+    int64_t stage = d == GPU ? 1 << 20 : D[d].ops->limits->comm_stage;
     struct group_spec s = { .kind = GROUP_SHARD, .comm = MPI_COMM_WORLD, .n = size, .rank = rank, .tag = d, .stage_bytes = stage };
     s.stage = dev_reserve (&D[d], MEM_COMM, SPACE_DEVICE, stage, &e);
     in[d] = dev_reserve (&D[d], MEM_WORK, SPACE_DEVICE, MOST * 4 * size, &e);
@@ -85,7 +87,7 @@ int main (int argc, char **argv)
     return 0;
   }
   if (dev_open (&D[CPU], "cpu", &dc, &e)) die ("%s", e.msg);
-  open_all (1 << 20);
+  open_all ();
   for (int m = 0; m < 4; m++) {
     enum dtype it = m & 1 ? DT_F32 : DT_BF16, t = m & 1 ? DT_BF16 : DT_F32, ot = m & 2 ? DT_F32 : DT_BF16;
     bool scatter = true, reduce = true;
