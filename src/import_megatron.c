@@ -72,6 +72,7 @@ static int read_flags (const char *text, struct settings *s, struct import *im, 
 
 #define DATA "of the data: data.* names token files"
 #define LOGS "logging: metrics.jsonl has a record each step"
+#define FP8 "how units are found: here a power of two a tensor, from its own maximum"
 #define KERNELS "kernels are fused already"
 static const struct rule rules[] = {
   { "accumulate_allreduce_grads_in_fp32", "sharding.reduce_dtype", "true=fp32", "" },
@@ -90,9 +91,11 @@ static const struct rule rules[] = {
   { "squared_relu", NULL, "true=!the feed-forward part is SwiGLU", "" },
   { "openai_gelu", NULL, "true=!the feed-forward part is SwiGLU", "" },
   { "num_experts", NULL, "*=!mixtures of experts are not offered", "" },
-  { "fp8_format", NULL, "*=!fp8 is not offered here", "" },
-  { "fp8_hybrid", NULL, "*=!fp8 is not offered here", "" },
-  { "fp8_", NULL, "*=!fp8 is not offered here", "" },
+  { "fp8_format", "train.dtype", "hybrid=fp8|e4m3=fp8", "hybrid or e4m3 is expected" },
+  { "fp8_hybrid", "train.dtype", "true=fp8", "" },
+  { "fp8_e4m3", "train.dtype", "true=fp8", "" },
+  { "fp8_param_gather", NULL, "*=!weights are gathered in bf16", "" },
+  { "fp8_", NULL, "*=", FP8 },
   { "recompute_activations", "recompute.mode", "true=selective", "" },
   { "recompute_method", NULL, "uniform=|block=!recompute.every N is offered: each N-th layer", "each layer alone" },
   { "recompute_num_layers", NULL, "1=|*=~each layer is recomputed alone here: its input is kept", "each layer alone" },
@@ -210,7 +213,9 @@ static void one (struct import *im, const struct settings *s, const struct setti
     snprintf (ours, sizeof ours, "%lld", (long long) (count ? n : MAX (1, layers / MAX (1, pp * MAX (1, n)))));
     if (strcmp (ours, "1")) settings_add (&im->set, "pipeline.schedule", "interleaved", 0);
     import_set (im, t, "pipeline.chunks", ours);
-  } else if (by_rule (im, t)) return;
+  } else if (key_same (t->key, "bf16", 4) && (import_value (s, "fp8_format", NULL) || on (s, "fp8_hybrid") || on (s, "fp8_e4m3")))
+    import_say (im, NOTE_IDLE, t, "train.dtype fp8 is bf16 with the layers' products in 8 bits");
+  else if (by_rule (im, t)) return;
   else if ((f = foreign_find (t->key, false)) && row_find (t->key) < 0) {
     if (foreign_meaning (s, t, f, &target, ours, &why)) import_say (im, NOTE_BAD, t, "%s", strrchr (why.msg, ':') ? strrchr (why.msg, ':') + 2 : why.msg);
     else if (*ours == '~' || !*ours) import_say (im, NOTE_IDLE, t, "%s", *ours ? ours + 1 : "as it is here");

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define LOGS "logging: metrics.jsonl has a record each step"
+#define FP8 "how fp8 is done: here all products of layers, a unit a tensor that is a power of two, weights gathered in bf16"
 static const struct rule rules[] = {
   { "job.dump_folder", "run.dir", "*=$", "" },
   { "job.", NULL, "*=", "" },
@@ -19,7 +20,6 @@ static const struct rule rules[] = {
   { "model.tokenizer_path", NULL, "*=", "data.tokenizer is of our own files" },
   { "model.hf_assets_path", NULL, "*=", "data.tokenizer is of our own files" },
   { "model.norm_type", NULL, "rmsnorm=|*=!RMSNorm is offered", "as it is here" },
-  { "model.converters", NULL, "=|*=!float8 and other converters are not offered here", "none" },
   { "model.print_after_conversion", NULL, "*=", "" },
   { "optimizer.name", NULL, "AdamW=|*=!AdamW is offered", "as it is here" },
   { "optimizer.lr", "optimizer.lr", "*=$", "" },
@@ -47,7 +47,6 @@ static const struct rule rules[] = {
   { "training.gc_freq", NULL, "*=", "C has no collector" },
   { "training.gc_debug", NULL, "*=", "C has no collector" },
   { "training.enable_cpu_offload", "sharding.cpu_offload", "true=params|false=none", "" },
-  { "training.mixed_precision_param", "train.dtype", "bfloat16=bf16|float32=fp32", "bfloat16 or float32 is expected" },
   { "training.mixed_precision_reduce", "sharding.reduce_dtype", "float32=fp32|bfloat16=bf16", "bfloat16 or float32 is expected" },
   { "training.dtype", NULL, "float32=|bfloat16=!masters are fp32 here", "as it is here" },
   { "training.fsdp_reshard_after_forward", "sharding.reshard", "default=auto|always=forward|never=backward", "" },
@@ -73,9 +72,10 @@ static const struct rule rules[] = {
   { "checkpoint.keep_latest_k", "run.keep", "*=$", "" },
   { "checkpoint.", NULL, "*=", "checkpoints are written behind training always, whole and sharded" },
   { "compile.", NULL, "*=", "kernels are compiled already" },
-  { "float8.", NULL, "*=!fp8 is not offered here", "" },
-  { "quantize.", NULL, "*=!fp8 is not offered here", "" },
-  { "mx.", NULL, "*=!fp8 is not offered here", "" },
+  { "float8.", NULL, "*=", FP8 },
+  { "quantize.linear.float8.", NULL, "*=", FP8 },
+  { "quantize.", NULL, "*=!of the converters float8 is offered, as train.dtype fp8", "" },
+  { "mx.", NULL, "*=!of the converters float8 is offered, as train.dtype fp8", "" },
   { "memory_estimation.", NULL, "*=", "this is what the plan does" },
   { "validation.freq", "eval.every", "*=$", "" },
   { "validation.", NULL, "*=", "" },
@@ -86,7 +86,7 @@ static const struct rule rules[] = {
 };
 
 /* Handled together below, so that no rule of their own is needed. */
-static const char *const joint[] = { "model.name", "model.flavor", "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option",
+static const char *const joint[] = { "model.name", "model.flavor", "model.converters", "training.mixed_precision_param", "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option",
   "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree", "training.data_parallel_replicate_degree",
   "training.data_parallel_shard_degree", "training.data_parallel_degree", "training.batch_size", "training.local_batch_size", "training.global_batch_size",
   "parallelism.pipeline_parallel_microbatch_size", "parallelism.pipeline_parallel_schedule", "experimental.pipeline_parallel_schedule",
@@ -190,7 +190,7 @@ static void take_recompute (struct titan *w)
     set_number (w, option, "recompute.every", every);
   } else {
     import_set (w->im, mode, "recompute.mode", "selective");
-    import_say (w->im, NOTE_IDLE, option, "recompute.mode selective: attention is done again, products are kept");
+    import_say (w->im, NOTE_IDLE, option, "TorchTitan does every second product again and keeps attention; see recompute.keep");
   }
 }
 
@@ -220,12 +220,26 @@ static void take_schedule (struct titan *w)
   } else if (layers) import_say (w->im, NOTE_IDLE, layers, "one stretch of layers a stage");
 }
 
+/* The type of the products: the parameters' type on the wire, and the float8 converter on top. */
+static void take_type (struct titan *w)
+{
+  const struct setting *type = either (w->s, "training.mixed_precision_param", NULL), *conv = either (w->s, "model.converters", NULL);
+  struct setting none = silent ("training.mixed_precision_param");
+  bool fp8 = conv && !strcmp (conv->value, "float8"), plain = !type || !strcmp (type->value, "bfloat16");
+  if (conv && *conv->value && !fp8) import_say (w->im, NOTE_BAD, conv, "of the converters float8 is offered, as train.dtype fp8");
+  if (conv && !*conv->value) import_say (w->im, NOTE_IDLE, conv, "none");
+  if (fp8) import_set (w->im, conv, "train.dtype", "fp8");
+  if (fp8 && type) import_say (w->im, plain ? NOTE_IDLE : NOTE_BAD, type, "train.dtype fp8 is bf16 with the layers' products in 8 bits");
+  if (fp8) return;
+  if (!plain && strcmp (type->value, "float32")) import_say (w->im, NOTE_BAD, type, "bfloat16 or float32 is expected");
+  else import_set (w->im, type ? type : &none, "train.dtype", plain ? "bf16" : "fp32");
+}
+
 /* What TorchTitan's classes say where the file is silent and our default differs. */
 static void take_silent (struct titan *w)
 {
   static const struct { const char *key, *row, *value; } def[] = {
-    { "training.seq_len", "train.seq_len", "2048" }, { "training.mixed_precision_param", "train.dtype", "bf16" },
-    { "lr_scheduler.decay_type", "schedule.type", "linear" } };
+    { "training.seq_len", "train.seq_len", "2048" }, { "lr_scheduler.decay_type", "schedule.type", "linear" } };
   for (int i = 0; i < LEN (def); i++) {
     struct setting none = silent (def[i].key);
     if (!import_value (w->s, def[i].key, NULL)) import_set (w->im, &none, def[i].row, def[i].value);
@@ -252,6 +266,7 @@ int import_torchtitan (struct import *im, const char *path, struct err *e)
     take_batch (&w);
     take_recompute (&w);
     take_schedule (&w);
+    take_type (&w);
     take_silent (&w);
     if (w.shard > 0) im->gpus = (int) (w.dp * w.tp * w.pp);
   }

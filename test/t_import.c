@@ -93,7 +93,7 @@ static void torchtitan (void)
           "torchtitan: 70B in three dimensions %s", e.msg);
   gpus = 0;
   rc = load (&c, &gpus, "--from-torchtitan", "torchtitan-llama3-405b-cp.toml", "", &e);
-  tap_ok (rc && has (e.msg, "5 settings|model.converters|context_parallel_degree|tensor_paralel_degree|quantize.linear.float8.filter_fqns"),
+  tap_ok (rc && has (e.msg, "2 settings|context_parallel_degree|tensor_paralel_degree") && has (said, "model.converters float8|train.dtype fp8|filter_fqns output,router"),
           "torchtitan: what cannot be had is named, all of it");
   rc = load (&c, &gpus, "--from-torchtitan", "torchtitan-llama3-8b.toml", "--model tiny --train.seq_len 128", &e);
   tap_ok (!rc && c.arch.layers == 4 && c.train.seq_len == 128, "torchtitan: --model and options win %s", e.msg);
@@ -112,6 +112,8 @@ static void megatron (void)
   gpus = 0;
   rc = load (&c, &gpus, "--from-megatron", "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --data-parallel-size 4", "--model llama2-70b", &e);
   tap_ok (!rc && gpus == 64 && c.mesh.dp_shard == 4 && c.sharding.strategy == NO_SHARD && c.train.dtype == DT_F32, "megatron: the article's three flags %s", e.msg);
+  rc = load (&c, &gpus, "--from-megatron", "--bf16 --fp8-format hybrid --fp8-amax-history-len 1024", "--model llama2-7b", &e);
+  tap_ok (!rc && c.train.precision == PREC_FP8, "megatron: fp8 beside bf16 %s", e.msg);
   rc = load (&c, &gpus, "--from-megatron", "megatron-gpt3.txt", "", &e);
   tap_ok (rc && has (e.msg, "10 settings|context-parallel-size|fp16|num-experts|frobnicate|swiglu|normalization|disable_bias_linear"), "megatron: a GPT-3 is refused, each reason named");
   rc = load (&c, &gpus, "--from-megatron", "--tensor-model-parallel-size $TP --bf16", "--model tiny", &e);
