@@ -63,6 +63,17 @@ static double traffic (const struct guesses *g, const struct mesh *m, enum group
   return count * (g->m.comm_launch + machine_collective (&g->m, w.n, w.most, w.nodes, w.sharers, sent, op == OP_ALL_REDUCE ? 2 : 1, &tree));
 }
 
+/* What a layer's ten collectives over tp take longer than by the placement that it was priced with, tp fastest. */
+static double misplaced (const struct guesses *g, const struct mesh *m, const struct conf *c)
+{
+  struct sim_where w = sim_place (m, GROUP_TP);
+  int tp = (int) c->mesh.tp, most = MIN (tp, g->m.gpus), nodes = (int) ceil_div (tp, g->m.gpus);
+  double s = (double) (c->train.micro_batch * c->train.seq_len * c->arch.dim * dtype_size (c->train.dtype)) * (tp - 1) / tp;
+  bool tree;
+  if (w.nodes <= nodes) return 0;
+  return 10 * (machine_collective (&g->m, tp, w.most, w.nodes, w.sharers, s, 1, &tree) - machine_collective (&g->m, tp, most, nodes, 1, s, 1, &tree));
+}
+
 double guess_step (struct guesses *g, const struct conf *like)
 {
   struct mesh_shape shape;
@@ -80,7 +91,7 @@ double guess_step (struct guesses *g, const struct conf *like)
   double gather = traffic (g, &m, GROUP_SHARD, OP_ALL_GATHER, units, p / units * w);
   double scatter = traffic (g, &m, GROUP_SHARD, OP_REDUCE_SCATTER, units, p / units * (double) dtype_size (c->sharding.reduce_dtype));
   double replicas = traffic (g, &m, GROUP_REP, OP_ALL_REDUCE, units, p / units * (double) dtype_size (c->sharding.reduce_dtype) / (shape.no_shard ? 1 : (double) c->mesh.dp_shard));
-  double one = layers * l->layer + l->ends * (pp > 1 ? 0.5 : 1), each = 0, once = 0;
+  double one = layers * (l->layer + misplaced (g, &m, c)) + l->ends * (pp > 1 ? 0.5 : 1), each = 0, once = 0;
   switch (c->sharding.strategy) {
   case NO_SHARD:      once = replicas; break;
   case SHARD_OPT:     once = gather + scatter; break;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TIMED = 400, OF_A_MESH = 6, EXACT = 6 };
+enum { TIMED = 600, OF_A_MESH = 20, OF_A_BATCH = 5, EXACT = 6 };   /* plans timed: in all, of one mesh, of one mesh and micro-batch; planned in full */
 static const double MARGIN = 1.3;   /* a guess is that much worse than it should be at most */
 
 void plan_words (const struct conf *c, char *out, size_t size)
@@ -98,7 +98,7 @@ static void each_strategy (struct want *w, struct candidate x)
 
 static void each_schedule (struct want *w, struct candidate x, int64_t mbs)
 {
-  static const struct { int8_t sched, chunks; } row[] = { { SCHED_1F1B, 1 }, { SCHED_INTERLEAVED, 2 }, { SCHED_ZBH1, 1 } };
+  static const struct { int8_t sched, chunks; } row[] = { { SCHED_1F1B, 1 }, { SCHED_INTERLEAVED, 2 }, { SCHED_INTERLEAVED, 4 }, { SCHED_ZBH1, 1 } };
   if (x.pp == 1 || !free_to (w, "pipeline.schedule")) {
     x.sched = (int8_t) (x.pp == 1 ? SCHED_1F1B : (int) w->c->pipeline.schedule);
     x.chunks = (int8_t) (x.pp == 1 ? 1 : w->c->pipeline.chunks);
@@ -200,10 +200,10 @@ static void try_all (struct want *w, struct plan *p, struct plan_choice **got, i
   qsort (w->list.at, (size_t) w->list.n, sizeof *w->list.at, by_guess);
   for (int i = 0; i < w->list.n && *n < TIMED; i++) {
     struct candidate *x = &w->list.at[i];
-    int alike = 0;
+    int alike = 0, twins = 0;
     if (x->guess > MARGIN * best) break;
-    for (int k = 0; k < *n; k++) alike += same_mesh (&timed[k], x);
-    if (alike >= OF_A_MESH) continue;
+    for (int k = 0; k < *n; k++) alike += same_mesh (&timed[k], x), twins += same_mesh (&timed[k], x) && timed[k].micro == x->micro && timed[k].sched == x->sched && timed[k].chunks == x->chunks;
+    if (alike >= OF_A_MESH || twins >= OF_A_BATCH) continue;
     int fits = least_mode (w, x, c, &(*got)[*n]);
     p->too_big += fits == 0;
     p->refused += fits < 0;
@@ -228,12 +228,17 @@ int plan_search (struct plan *p, const struct conf *c, const struct machine *m, 
   int tried = n;
   qsort (got, (size_t) n, sizeof *got, by_rate);
   n = drop_equal (got, n);
-  for (int i = 0; i < MIN (n, EXACT); i++) {
-    struct conf same = got[i].c;
-    if (plan_choose (&got[i], &same, m, gpus, false, e)) die ("%s", e->msg);
-    if (!got[i].fits) got[i].tokens_s = 0;   /* the quick look saw one rank of a stage */
+  int exact = 0, good = 0;
+  for (; exact < n && good < EXACT; exact++) {
+    struct conf same = got[exact].c;
+    if (plan_choose (&got[exact], &same, m, gpus, false, e)) die ("%s", e->msg);
+    if (!got[exact].fits) got[exact].tokens_s = 0;   /* the quick look saw one rank of a stage */
+    good += got[exact].fits;
   }
-  qsort (got, (size_t) MIN (n, EXACT), sizeof *got, by_rate);
+  qsort (got, (size_t) exact, sizeof *got, by_rate);
+  int bad = exact - good;
+  memmove (got + good, got + exact, (size_t) (n - exact) * sizeof *got);
+  n -= bad;
   xfree (w.list.at);
   guess_close (&w.g);
   int rc;
