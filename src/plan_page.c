@@ -1,7 +1,6 @@
 /* A plan as one page to print and pin up: HTML with the pictures as SVG inside, no script, nothing fetched. Everything on it is in struct plan. */
 #include "config.h"
-#include "conf_int.h"
-#include "plan.h"
+#include "plan_page.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +8,7 @@
 /* ---- small things ---- */
 
 /* Text into XML: names come from files of users. Bytes that XML has no place for become spaces. */
-static void put (FILE *f, const char *s)
+void page_put (FILE *f, const char *s)
 {
   for (; *s; s++) {
     unsigned char c = (unsigned char) *s;
@@ -21,15 +20,15 @@ static void put (FILE *f, const char *s)
   }
 }
 
-static void cell (FILE *f, bool number, const char *s)
+void page_cell (FILE *f, bool number, const char *s)
 {
   fputs (number ? "<td class='n'>" : "<td>", f);
-  put (f, s);
+  page_put (f, s);
   fputs ("</td>", f);
 }
 
 /* The head of a table: "axis|#bytes", # before what stands at the right. */
-static void heads (FILE *f, const char *words)
+void page_heads (FILE *f, const char *words)
 {
   fputs ("<tr>", f);
   for (const char *s = words; *s; s += strcspn (s, "|"), s += *s == '|') {
@@ -52,242 +51,18 @@ static const char *grouped (double v, char out[static 64])
   return out;
 }
 
-enum { INK_TP, INK_PP, INK_DP, INK_REP, INK_WORLD, INKS };
-static const char *const ink[INKS] = { "#c0392b", "#7d3c98", "#1f6fb2", "#138d75", "#707b7c" };
+const char *const page_ink[INKS] = { "#c0392b", "#7d3c98", "#1f6fb2", "#138d75", "#707b7c" };
 
-static int ink_of (enum group_kind k)
+int page_ink_of (enum group_kind k)
 {
   const char *a = plan_axis (k);
   return !strcmp (a, "tp") ? INK_TP : !strcmp (a, "pp") ? INK_PP : !strcmp (a, "dp_shard") ? INK_DP : !strcmp (a, "dp_replicate") ? INK_REP : INK_WORLD;
 }
 
-static const struct { enum axis axis; enum group_kind group; int ink; } drawn[] = {
+const struct page_axis page_axis[PAGE_AXES] = {
   { AXIS_TP, GROUP_TP, INK_TP }, { AXIS_PP, GROUP_F_OUT, INK_PP }, { AXIS_DP_SHARD, GROUP_SHARD, INK_DP }, { AXIS_DP_REPLICATE, GROUP_REP, INK_REP } };
 
-/* With NO_SHARD the replicas are all of dp. */
-static bool is_drawn (const struct plan *p, int i) { return p->shape.dim[drawn[i].axis] > 1; }
-
-static enum group_kind group_drawn (const struct plan *p, int i)
-{
-  return drawn[i].axis == AXIS_DP_SHARD && p->shape.no_shard ? GROUP_REP : drawn[i].group;
-}
-
-/* A fill for stage I of N: a walk around the circle of hues that starts at blue. */
-static const char *fill_of (int i, int n, char out[static 40])
-{
-  snprintf (out, 40, "hsl(%d,70%%,%d%%)", (205 + (n > 1 ? i * 360 / MIN (n, 12) : 0)) % 360, i / 12 % 2 ? 80 : 89);
-  return out;
-}
-
-/* World ranks of rank 0's line along axis A. */
-static int line_of (const struct plan *p, enum axis a, int *member)
-{
-  int c[AXIS_N] = { 0 };
-  for (int i = 0; i < p->shape.dim[a]; i++) {
-    c[a] = i;
-    member[i] = mesh_rank (&p->shape, c);
-  }
-  return p->shape.dim[a];
-}
-
-static int stage_of (const struct plan *p, int rank)
-{
-  int c[AXIS_N];
-  mesh_coord (&p->shape, rank, c);
-  return c[AXIS_PP];
-}
-
-static void coord_text (const struct plan *p, int rank, char out[static 64])
-{
-  int c[AXIS_N];
-  mesh_coord (&p->shape, rank, c);
-  if (p->shape.dim[AXIS_DP_REPLICATE] > 1)
-    snprintf (out, 64, "(%d,%d,%d,%d)", c[AXIS_DP_REPLICATE], c[AXIS_DP_SHARD], c[AXIS_PP], c[AXIS_TP]);
-  else snprintf (out, 64, "(%d,%d,%d)", c[AXIS_DP_SHARD], c[AXIS_PP], c[AXIS_TP]);
-}
-
-/* ---- the mesh: nodes as rows, GPUs as columns ---- */
-
-enum { CELL_W = 104, CELL_H = 40, GAP = 10, LEVEL = 24, SIDE = 46, WHOLE = 128 };   /* up to WHOLE GPUs every one is drawn */
-
-struct grid { const struct plan *p; FILE *f; int cols, left, top, cell_w, shown; };
-
-static int row_y (const struct grid *g, int row) { return g->top + row * (CELL_H + GAP); }
-static int col_x (const struct grid *g, int col) { return g->left + col * (g->cell_w + GAP); }
-
-static int place_in_node (const struct plan *p, int rank) { return rank % p->m.gpus; }
-
-/* Rank 0's group along an axis: does it take several places in a node, several nodes, and more nodes than are drawn? */
-struct lie { int n, *member; bool in_row, in_col, hidden; int last_row, last_col; };
-
-static struct lie lie_of (const struct plan *p, int i, int shown)
-{
-  struct lie l = { .n = p->shape.dim[drawn[i].axis] };
-  l.member = xalloc ((size_t) l.n * sizeof (int), "page");
-  line_of (p, drawn[i].axis, l.member);
-  for (int k = 0; k < l.n; k++) {
-    int row = p->node_of[l.member[k]], col = place_in_node (p, l.member[k]);
-    l.in_col |= row > 0;
-    l.in_row |= col > 0;
-    l.hidden |= row >= shown;
-    if (row < shown) l.last_row = MAX (l.last_row, row);
-    l.last_col = MAX (l.last_col, col);
-  }
-  return l;
-}
-
-static const char *axis_word (const struct plan *p, int i)
-{
-  return drawn[i].axis == AXIS_DP_SHARD && p->shape.dim[AXIS_DP_REPLICATE] == 1 ? "dp" : drawn[i].axis == AXIS_DP_SHARD ? "shard" :
-    drawn[i].axis == AXIS_DP_REPLICATE ? "repl" : axis_table[drawn[i].axis].name;
-}
-
-/* Above the first row: the members that lie in the first node. */
-static void bracket_above (const struct grid *g, int i, const struct lie *l, int level)
-{
-  int y = g->top - 14 - LEVEL * level, x0 = col_x (g, 0) + g->cell_w / 2 - 9 * (level + 1), x1 = col_x (g, l->last_col) + g->cell_w / 2 - 9 * (level + 1);
-  const char *c = ink[drawn[i].ink];
-  fprintf (g->f, "<path d='M%d %dH%d' stroke='%s' class='l'/>", x0, y, x1, c);
-  for (int k = 0; k < l->n && g->p->node_of[l->member[k]] == 0; k++) {
-    int x = col_x (g, place_in_node (g->p, l->member[k])) + g->cell_w / 2 - 9 * (level + 1);
-    fprintf (g->f, "<path d='M%d %dV%d' stroke='%s' class='t'/><circle cx='%d' cy='%d' r='3.5' fill='%s'/>", x, y, g->top, c, x, y, c);
-  }
-  fprintf (g->f, "<text x='%d' y='%d' style='fill:%s' class='a'>%s %d%s</text>", x1 + 10, y + 5, c, axis_word (g->p, i), l->n, drawn[i].axis == AXIS_PP ? " &#8594;" : "");
-}
-
-/* At the left: the nodes in which it has members; dashed where it goes on below what is drawn. */
-static void bracket_beside (const struct grid *g, int i, const struct lie *l, int level)
-{
-  int x = g->left - 16 - SIDE * level, y0 = row_y (g, 0) + CELL_H / 2, y1 = row_y (g, l->last_row) + CELL_H / 2;
-  const char *c = ink[drawn[i].ink];
-  fprintf (g->f, "<path d='M%d %dV%d' stroke='%s' class='l'/>", x, y0, y1, c);
-  if (l->hidden) fprintf (g->f, "<path d='M%d %dV%d' stroke='%s' class='l' stroke-dasharray='6 4'/>", x, y1, row_y (g, g->shown) + 6, c);
-  for (int k = 0, last = -1; k < l->n; k++) {
-    int row = g->p->node_of[l->member[k]], y = row_y (g, row) + CELL_H / 2 + (level ? 5 - 5 * level : 5);
-    if (row == last || row >= g->shown) continue;
-    last = row;
-    fprintf (g->f, "<path d='M%d %dH%d' stroke='%s' class='t'/><circle cx='%d' cy='%d' r='3.5' fill='%s'/>", x, y, g->left, c, x, y, c);
-    if (drawn[i].axis == AXIS_PP && k) fprintf (g->f, "<path d='M%d %dl5 -9h-10z' fill='%s'/>", x, y - 3, c);
-  }
-  fprintf (g->f, "<text x='%d' y='%d' style='fill:%s' class='p'>%s %d</text>", x, g->top - 12, c, axis_word (g->p, i), l->n);
-}
-
-static void one_cell (const struct grid *g, int rank)
-{
-  const struct plan *p = g->p;
-  char text[64], fill[40];
-  int x = col_x (g, place_in_node (p, rank)), y = row_y (g, p->node_of[rank]);
-  coord_text (p, rank, text);
-  fprintf (g->f, "<rect x='%d' y='%d' width='%d' height='%d' rx='4' fill='%s' class='c'/>", x, y, g->cell_w, CELL_H, fill_of (stage_of (p, rank), p->stages, fill));
-  fprintf (g->f, "<text x='%d' y='%d' class='k'>%s</text><text x='%d' y='%d' class='r'>rank %d</text>", x + g->cell_w / 2, y + 18, text, x + g->cell_w / 2, y + 33, rank);
-}
-
-static void draw_grid (const struct plan *p, int nodes, FILE *f)
-{
-  struct lie lie[LEN (drawn)] = { 0 };
-  int ups = 0, sides = 0, up = 0, side = 0;
-  bool wide = p->shape.dim[AXIS_DP_REPLICATE] > 1 || p->gpus > 1000, more = nodes < p->nodes;
-  for (int i = 0; i < LEN (drawn); i++) {
-    if (!is_drawn (p, i)) continue;
-    lie[i] = lie_of (p, i, nodes);
-    ups += lie[i].in_row;
-    sides += lie[i].in_col;
-  }
-  struct grid g = { p, f, MIN (p->m.gpus, p->gpus), 84 + SIDE * sides, MAX (24 + LEVEL * ups, 36), wide ? 124 : CELL_W, nodes };
-  int w = col_x (&g, g.cols) + 60, h = row_y (&g, nodes) + (more ? 30 : 2);
-  fprintf (f, "<svg viewBox='0 0 %d %d' style='max-width:%dpx' role='img'>", w, h, w);
-  for (int r = 0; r < nodes; r++) {
-    int y = row_y (&g, r);
-    fprintf (f, "<rect x='%d' y='%d' width='%d' height='%d' rx='7' class='b'/><text x='4' y='%d' class='h'>node %d</text>", g.left - 5, y - 4, g.cols * (g.cell_w + GAP) - GAP + 10, CELL_H + 8, y + 25, r);
-  }
-  for (int r = 0; r < p->gpus && p->node_of[r] < nodes; r++) one_cell (&g, r);
-  for (int i = 0; i < LEN (drawn); i++) {
-    if (lie[i].in_row) bracket_above (&g, i, &lie[i], up++);
-    if (lie[i].in_col) bracket_beside (&g, i, &lie[i], side++);
-    xfree (lie[i].member);
-  }
-  if (more) fprintf (f, "<text x='4' y='%d' class='h'>... and %d more nodes: all of them are below</text>", row_y (&g, nodes) + 20, p->nodes - nodes);
-  fputs ("</svg>\n", f);
-}
-
-/* Nodes after which the same stages come again: a row of the map holds whole periods. */
-static int period (const struct plan *p)
-{
-  int n = p->gpus / p->shape.dim[p->shape.order[AXIS_N - 1]];
-  for (int i = AXIS_N - 1; i > 0 && p->shape.dim[p->shape.order[i]] == 1; i--) n = p->gpus / p->shape.dim[p->shape.order[i - 1]];
-  return MAX (1, n / p->m.gpus);
-}
-
-/* Every node as a square in the colour of the stage of its first GPU, with a dot where rank 0's group of an axis has a member. */
-static void draw_map (const struct plan *p, FILE *f)
-{
-  int each = period (p), cols = each > 64 ? 64 : each * (64 / each), size = MAX (9, MIN (26, 1280 / MIN (cols, p->nodes)));
-  cols = MIN (cols, p->nodes);
-  int rows = (int) ceil_div (p->nodes, cols), left = 84, w = left + cols * size + 4, h = rows * size + 4;
-  char fill[40];
-  fprintf (f, "<h3>all %d nodes: a square is a node of %d GPUs, its colour the pipeline stage of its first GPU; dots mark the groups of rank 0</h3>", p->nodes, p->m.gpus);
-  fprintf (f, "<svg viewBox='0 0 %d %d' style='max-width:%dpx' role='img'>", w, h, w);
-  for (int n = 0; n < p->nodes; n++) {
-    int rank = n * p->m.gpus, x = left + n % cols * size, y = 2 + n / cols * size;
-    if (n % cols == 0) fprintf (f, "<text x='4' y='%d' class='s'>node %d</text>", y + size / 2 + 4, n);
-    fprintf (f, "<rect x='%d' y='%d' width='%d' height='%d' fill='%s' class='m'/>", x, y, size - 2, size - 2, fill_of (stage_of (p, rank), p->stages, fill));
-  }
-  int *m = xalloc ((size_t) p->gpus * sizeof (int), "page");
-  for (int i = 0, k = 0; i < LEN (drawn); i++) {
-    if (!is_drawn (p, i)) continue;
-    int n = line_of (p, drawn[i].axis, m), last = -1;
-    for (int j = 0; j < n; j++) {
-      int node = p->node_of[m[j]];
-      if (node == last) continue;
-      last = node;
-      fprintf (f, "<circle cx='%d' cy='%d' r='%.1f' fill='%s'/>", left + node % cols * size + (int) ((k + 1) * size / 4.5), 2 + node / cols * size + size / 2 - 1, size / 9.0 + .4,
-               ink[drawn[i].ink]);
-    }
-    k++;
-  }
-  xfree (m);
-  fputs ("</svg>\n", f);
-}
-
-/* Per axis: what it cuts, over which link, how many bytes, how long. */
-static void axis_table_out (const struct plan *p, FILE *f)
-{
-  const struct plan_stage *s = &p->stage[0];
-  char a[24], b[24], c[24], t[96];
-  fputs ("<table>", f);
-  heads (f, "axis|cuts|link|#a GPU sends a step|#time at the link|#of it exposed");
-  for (int i = 0; i < LEN (drawn); i++) {
-    if (!is_drawn (p, i)) continue;
-    const struct plan_group *g = &s->group[group_drawn (p, i)];
-    double bytes = 0, busy = 0, exposed = 0;
-    for (int k = 0; k < s->lines; k++)
-      if (ink_of (s->line[k].group) == ink_of (group_drawn (p, i))) bytes += (double) s->line[k].bytes, busy += s->line[k].busy, exposed += s->line[k].exposed;
-    const char *name = drawn[i].axis == AXIS_DP_SHARD && p->shape.dim[AXIS_DP_REPLICATE] == 1 ? "dp" : axis_table[drawn[i].axis].name;
-    fprintf (f, "<tr><td><svg width='34' height='12' viewBox='0 0 34 12'><path d='M2 6H32' stroke='%s' class='l'/><circle cx='6' cy='6' r='3.5' fill='%s'/><circle cx='28' cy='6' r='3.5' fill='%s'/></svg> <b>%s %d</b></td>",
-             ink[drawn[i].ink], ink[drawn[i].ink], ink[drawn[i].ink], name, p->shape.dim[drawn[i].axis]);
-    cell (f, false, drawn[i].axis == AXIS_DP_SHARD && p->shape.no_shard ? axis_table[AXIS_DP_REPLICATE].cuts : axis_table[drawn[i].axis].cuts);
-    if (!g->cross) snprintf (t, sizeof t, "%.60s, inside a node", g->link);
-    else if (g->sharers > 1) snprintf (t, sizeof t, "%.60s, shared by %d groups", g->link, g->sharers);
-    else snprintf (t, sizeof t, "%.60s", g->link);
-    cell (f, false, t);
-    cell (f, true, plan_gb (bytes, a));
-    cell (f, true, plan_seconds (busy, b));
-    cell (f, true, plan_seconds (exposed, c));
-    fputs ("</tr>\n", f);
-  }
-  fputs ("</table>\n", f);
-}
-
-static void mesh (const struct plan *p, FILE *f)
-{
-  bool rep = p->shape.dim[AXIS_DP_REPLICATE] > 1, whole = p->gpus <= WHOLE && p->nodes <= WHOLE / 8;
-  fprintf (f, "<section><h2>The mesh</h2><p>Each cell is (%s, pp, tp). Lines are the groups of rank 0; all others lie alike.%s</p>\n", rep ? "replica, shard" : "dp",
-           p->stages > 1 ? " Colours are pipeline stages." : "");
-  if (p->gpus > 1) axis_table_out (p, f);
-  draw_grid (p, whole ? p->nodes : MIN (p->nodes, MAX (4, MIN (8, period (p)))), f);
-  if (!whole) draw_map (p, f);
-  fputs ("</section>\n", f);
-}
+bool page_is_drawn (const struct plan *p, int i) { return p->shape.dim[page_axis[i].axis] > 1; }
 
 /* ---- memory ---- */
 
@@ -338,7 +113,7 @@ static void memory (const struct plan *p, FILE *f)
   for (int i = 0; i <= MEM_N; i++)
     if (i == MEM_N || s->mem[SPACE_DEVICE][i]) {
       fprintf (f, "<span><i style='background:%s'></i>", i < MEM_N ? purpose_fill[i] : "#c8c8c8");
-      put (f, i < MEM_N ? purpose_name (i) : "outside of the arenas");
+      page_put (f, i < MEM_N ? purpose_name (i) : "outside of the arenas");
       fprintf (f, " %s</span> ", plan_gb (i < MEM_N ? (double) s->mem[SPACE_DEVICE][i] : (double) p->outside, t));
     }
   fputs ("</p></section>\n", f);
@@ -395,20 +170,20 @@ static void strip (const struct plan_stage *s, int which, int y, double scale, F
   bool on[LINE_W] = { 0 };
   for (int k = 0; k < s->spans; k++) {
     const struct plan_span *a = &s->span[k];
-    if (!a->lane || ink_of (a->lane - 1) != which) continue;
+    if (!a->lane || page_ink_of (a->lane - 1) != which) continue;
     int from = (int) (a->begin * scale), to = (int) ceil (a->end * scale);
     for (int x = MAX (from, 0); x < MIN (to, LINE_W); x++) on[x] = true;
   }
   for (int x = 0; x < LINE_W; x++) {
     int from = x;
     while (x < LINE_W && on[x]) x++;
-    if (x > from) fprintf (f, "<rect x='%d' y='%d' width='%d' height='%d' fill='%s'/>", LINE_LEFT + from, y, x - from, STRIP - 2, ink[which]);
+    if (x > from) fprintf (f, "<rect x='%d' y='%d' width='%d' height='%d' fill='%s'/>", LINE_LEFT + from, y, x - from, STRIP - 2, page_ink[which]);
   }
 }
 
 static bool has_strip (const struct plan *p, int which)
 {
-  for (int i = 0; i < LEN (drawn); i++) if (drawn[i].ink == which && is_drawn (p, i)) return true;
+  for (int i = 0; i < PAGE_AXES; i++) if (page_axis[i].ink == which && page_is_drawn (p, i)) return true;
   return which == INK_REP && p->shape.no_shard && p->shape.dim[AXIS_DP_SHARD] > 1;
 }
 
@@ -447,7 +222,7 @@ static void time_line (const struct plan *p, FILE *f)
   for (int i = 0; i < ACT_N; i++) if (used[i] && act_look[i].word) fprintf (f, "<span><i style='background:%s'></i>%s</span> ", act_look[i].fill, act_look[i].word);
   fputs ("<span><i style='background:#fff;border:1px solid #999'></i>idle</span> ", f);
   static const char *const word[] = { "tp", "pp", "dp_shard", "dp_replicate" };
-  for (int k = 0; k < INK_WORLD && strips; k++) if (has_strip (p, k)) fprintf (f, "<span><i style='background:%s;height:5px'></i>%s link</span> ", ink[k], word[k]);
+  for (int k = 0; k < INK_WORLD && strips; k++) if (has_strip (p, k)) fprintf (f, "<span><i style='background:%s;height:5px'></i>%s link</span> ", page_ink[k], word[k]);
   fputs ("</p></section>\n", f);
 }
 
@@ -460,15 +235,15 @@ static void comm_ledger (const struct plan *p, int stage, FILE *f)
   if (!s->lines) return;
   if (p->stages > 1) fprintf (f, "<h3>what a GPU of stage %d sends in a step</h3><table>", stage);
   else fputs ("<h3>what a GPU sends in a step</h3><table>", f);
-  heads (f, "axis|#ranks|collective|link|#calls|#bytes|#time|#exposed");
+  page_heads (f, "axis|#ranks|collective|link|#calls|#bytes|#time|#exposed");
   for (int i = 0; i < s->lines; i++) {
     const struct plan_line *l = &s->line[i];
     const struct plan_group *g = &s->group[l->group];
-    fprintf (f, "<tr><td style='color:%s'>%s</td><td class='n'>%d</td>", ink[ink_of (l->group)], plan_axis (l->group), g->n);
+    fprintf (f, "<tr><td style='color:%s'>%s</td><td class='n'>%d</td>", page_ink[page_ink_of (l->group)], plan_axis (l->group), g->n);
     snprintf (t, sizeof t, "%s, %s%s", group_name (l->group), op_name (l->op), l->tree ? " (tree)" : "");
-    cell (f, false, t);
+    page_cell (f, false, t);
     snprintf (t, sizeof t, g->cross && g->sharers > 1 ? "%.50s, 1 of %d" : "%.50s", g->link, g->sharers);
-    cell (f, false, t);
+    page_cell (f, false, t);
     fprintf (f, "<td class='n'>%lld</td><td class='n' title='%lld bytes'>%s</td><td class='n'>%s</td><td class='n'>%s</td></tr>\n", (long long) l->calls, (long long) l->bytes, plan_gb ((double) l->bytes, a),
              plan_seconds (l->busy, b), plan_seconds (l->exposed, c));
   }
@@ -481,11 +256,11 @@ static void memory_ledger (const struct plan *p, FILE *f)
   for (int i = 0; i < p->stages; i++)
     if (stage_shown (p, i, 4)) snprintf (words + strlen (words), sizeof words - strlen (words), p->stages > 1 ? "|#stage %d" : "|#bytes", i);
   fputs ("<h3>memory of a GPU, bytes</h3><table>", f);
-  heads (f, words);
+  page_heads (f, words);
   for (int k = 0; k <= MEM_N + 1; k++) {
     if (k < MEM_N && !p->stage[p->worst].mem[SPACE_DEVICE][k]) continue;
     fprintf (f, "<tr%s>", k > MEM_N ? " class='sum'" : "");
-    cell (f, false, k < MEM_N ? purpose_name (k) : k == MEM_N ? "outside of the arenas" : "sum");
+    page_cell (f, false, k < MEM_N ? purpose_name (k) : k == MEM_N ? "outside of the arenas" : "sum");
     for (int i = 0; i < p->stages; i++)
       if (stage_shown (p, i, 4))
         fprintf (f, "<td class='n'>%s</td>", grouped ((double) (k < MEM_N ? p->stage[i].mem[SPACE_DEVICE][k] : k == MEM_N ? p->outside : p->stage[i].device + p->outside), w));
@@ -498,18 +273,18 @@ static void choice_table (const struct plan *p, const struct plan_choice *c, int
 {
   char step[24], gb[24], tokens[64], text[400];
   fputs ("<table>", f);
-  heads (f, "mesh and settings|#GPUs|#tokens/s|#MFU|#step|#exposed|#bubble|#memory|waits most for");
+  page_heads (f, "mesh and settings|#GPUs|#tokens/s|#MFU|#step|#exposed|#bubble|#memory|waits most for");
   for (int i = 0; i < n; i++) {
     snprintf (text, sizeof text, "%s%s%s", c[i].name, *c[i].name ? ": " : "", c[i].text);
     fputs (c[i].fits ? "<tr>" : "<tr class='off'>", f);
-    cell (f, false, text);
+    page_cell (f, false, text);
     fprintf (f, "<td class='n'>%d</td>", c[i].gpus);
     if (c[i].tokens_s > 0)
       fprintf (f, "<td class='n'>%s</td><td class='n'>%.1f %%</td><td class='n'>%s</td><td class='n'>%.1f %%</td><td class='n'>%.1f %%</td>", grouped (c[i].tokens_s, tokens), 100 * c[i].mfu,
                plan_seconds (c[i].step, step), 100 * c[i].exposed, 100 * c[i].bubble);
     else fputs ("<td colspan='5'></td>", f);
     fprintf (f, "<td class='n'>%s%s</td>", plan_gb ((double) (c[i].device + p->outside), gb), c[i].fits ? "" : ", too much");
-    cell (f, false, c[i].tokens_s > 0 ? c[i].limit : "");
+    page_cell (f, false, c[i].tokens_s > 0 ? c[i].limit : "");
     fputs ("</tr>\n", f);
   }
   fputs ("</table>", f);
@@ -537,7 +312,7 @@ static void notes (const struct plan *p, FILE *f)
 {
   if (!p->notes) return;
   fputs ("<section><h2>What to know</h2><ul>", f);
-  for (int i = 0; i < p->notes; i++) fputs ("<li>", f), put (f, p->note[i]), fputs ("</li>\n", f);
+  for (int i = 0; i < p->notes; i++) fputs ("<li>", f), page_put (f, p->note[i]), fputs ("</li>\n", f);
   fputs ("</ul></section>\n", f);
 }
 
@@ -561,9 +336,9 @@ static const char style[] =
 static void tile (FILE *f, const char *value, const char *what, const char *mood)
 {
   fprintf (f, "<div><b class='%s'>", mood);
-  put (f, value);
+  page_put (f, value);
   fputs ("</b><span>", f);
-  put (f, what);
+  page_put (f, what);
   fputs ("</span></div>", f);
 }
 
@@ -573,17 +348,17 @@ static void head (const struct plan *p, FILE *f)
   char t[64], u[24], v[64], w[64];
   count_text (p->params, u);
   fputs ("<h1>", f);
-  put (f, c->model);
+  page_put (f, c->model);
   fprintf (f, ", %s parameters, on %d &#215; ", u, p->gpus);
-  put (f, p->m.gpu);
+  page_put (f, p->m.gpu);
   fputs ("</h1>\n<p>", f);
   fprintf (f, "%s: ", p->shape.dim[AXIS_DP_REPLICATE] > 1 ? "Mesh (replicas, shards, pp, tp)" : "Mesh (dp, pp, tp)");
   if (p->shape.dim[AXIS_DP_REPLICATE] > 1) fprintf (f, "<b>(%d, %d, %d, %d)</b>", p->shape.dim[AXIS_DP_REPLICATE], p->shape.dim[AXIS_DP_SHARD], p->shape.dim[AXIS_PP], p->shape.dim[AXIS_TP]);
   else fprintf (f, "<b>(%d, %d, %d)</b>", p->shape.dim[AXIS_DP_SHARD], p->shape.dim[AXIS_PP], p->shape.dim[AXIS_TP]);
   fprintf (f, " on %d node%s of %d GPUs, ", p->nodes, p->nodes > 1 ? "s" : "", p->m.gpus);
-  put (f, p->m.nic);
+  page_put (f, p->m.nic);
   fprintf (f, " between them; %s, wrap ", plan_word ("sharding.strategy", c, t));
-  put (f, c->sharding.wrap);
+  page_put (f, c->sharding.wrap);
   fprintf (f, ", recompute %s", plan_word ("recompute.mode", c, v));
   if (p->stages > 1) fprintf (f, ", schedule %s", plan_word ("pipeline.schedule", c, w));
   fprintf (f, ". A step is %lld sequences of %lld tokens: %lld micro-batch%s of %lld on each of %d data ranks.</p>\n", (long long) c->train.global_batch, (long long) c->train.seq_len,
@@ -605,10 +380,10 @@ static void head (const struct plan *p, FILE *f)
 void plan_page (const struct plan *p, FILE *f)
 {
   fputs ("<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'/><title>", f);
-  put (f, p->c.model);
+  page_put (f, p->c.model);
   fprintf (f, " on %d GPUs</title><style>%s</style></head><body>\n", p->gpus, style);
   head (p, f);
-  mesh (p, f);
+  page_mesh (p, f);
   memory (p, f);
   time_line (p, f);
   notes (p, f);
@@ -620,6 +395,6 @@ void plan_page (const struct plan *p, FILE *f)
   memory_ledger (p, f);
   fputs ("</div></div></section>\n<footer>", f);
   fputs ("Memory and bytes are those that the run will have, exactly: they are counted by the trainer's own code. Times are predicted from the machine's figures (", f);
-  put (f, p->m.name);
+  page_put (f, p->m.name);
   fputs ("). MFU counts 6 N + 6 L d T a token, N the matrix parameters with the head and without the lookup table, against the peak of the data sheet. A byte counts once, at its sender.</footer>\n</body></html>\n", f);
 }
