@@ -96,6 +96,7 @@ void saver_open (struct saver *s, struct job *j)
     j->c.run.save_async = false;   /* its plan is that of such a run */
     return;
   }
+  memset (s->copy, 0, (size_t) s->bytes);   /* the first touch of memory costs more than the copy: now, and not in a save */
   s->q = j->d.ops->queue_open (&j->d, QUEUE_COPY, "save", NULL, 0);
   s->ready = j->d.ops->event_open (&j->d);
   s->copied = j->d.ops->event_open (&j->d);
