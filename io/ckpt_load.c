@@ -158,16 +158,16 @@ static void put (struct loader *l, const struct piece *p, int64_t at, int64_t n,
   l->s->put (l->s->ctx, l->kind, p->unit, p->lo + at, n, src);
 }
 
-/* What takes have of the stretch [at, at + n) of the dataset that is streamed. */
+/* What takes have of the stretch [at, at + n) of the dataset that is streamed. Two may want the same elements: a head that was tied, and the embedding. */
 static int take_stretch (void *ctx, int64_t at, int64_t n, const float *p)
 {
   struct loader *l = ctx;
-  for (; l->from_n; l->from++, l->from_n--) {
-    const struct take *t = l->from;
+  for (int64_t i = 0; i < l->from_n && l->from[i].offset < at + n; i++) {
+    const struct take *t = &l->from[i];
     int64_t lo = MAX (t->offset, at), hi = MIN (t->offset + t->n, at + n);
     if (lo < hi) put (l, &l->piece[t->piece], t->at + lo - t->offset, hi - lo, p + lo - at);
-    if (t->offset + t->n > at + n) break;
   }
+  for (; l->from_n && l->from->offset + l->from->n <= at + n; l->from++) l->from_n--;
   return 0;
 }
 
