@@ -171,7 +171,7 @@ static int prepare (struct conv *v, const char *from, bool hf, const char *text,
 /* A tokenizer that came with the model is the run's, unless the user names one. */
 static void own_tokenizer (struct conv *v, const char *from)
 {
-  static const char *const name[] = { "tokenizer.json", "tokenizer.model" };
+  static const char *const name[] = { "tokenizer.model", "tokenizer.json" };   /* where both are, the second is the first in another form */
   struct conf *c = &v->j.c;
   for (int i = 0; i < LEN (name) && !strcmp (c->data.tokenizer, "bytes"); i++) {
     char *path = xprintf ("%s/%s", from, name[i]);
