@@ -29,13 +29,21 @@ AC_DEFUN([TS_CUDA], [
           AC_CHECK_HEADER([cudnn.h], [ts_have_cudnn=yes])
           AS_IF([test $ts_have_cudnn = no && test "$with_cudnn" = yes], [AC_MSG_ERROR([--with-cudnn was given, but there is no cuDNN])])])
         CUDA_LIBS="$LIBS -lstdc++"])
+      ts_virtual=`echo $with_cuda_arch | sed 's/^sm_/compute_/'`
+      ts_gencode="-gencode=arch=$ts_virtual,code=$with_cuda_arch"
+      AS_VAR_IF([ts_have_cuda], [yes], [
+        dnl the compiler may be too old or too new for the architecture, or not fit the host's
+        AC_MSG_CHECKING([whether $NVCC builds for $with_cuda_arch])
+        echo '__global__ void kernel () {}' >conftest.cu
+        AS_IF([$NVCC $ts_gencode -c -o conftest.cu.o conftest.cu >&AS_MESSAGE_LOG_FD 2>&1], [AC_MSG_RESULT([yes])],
+          [AC_MSG_RESULT([no]); ts_have_cuda=no ts_have_cudnn=no ts_cuda_why="nvcc does not build for $with_cuda_arch, see config.log"])
+        rm -f conftest.cu conftest.cu.o])
       CPPFLAGS=$ts_save_CPPFLAGS LDFLAGS=$ts_save_LDFLAGS LIBS=$ts_save_LIBS])])
   AS_IF([test $ts_have_cuda = no && test "$with_cuda" != no && test "$with_cuda" != auto], [AC_MSG_ERROR([--with-cuda was given, but: $ts_cuda_why])])
   AS_VAR_IF([ts_have_cuda], [yes], [
-    ts_virtual=`echo $with_cuda_arch | sed 's/^sm_/compute_/'`
-    NVCCFLAGS="${NVCCFLAGS--O3 -lineinfo} -gencode=arch=$ts_virtual,code=$with_cuda_arch"
+    NVCCFLAGS="${NVCCFLAGS--O3 -lineinfo} $ts_gencode"
     ts_cuda_text="cuda ($with_cuda_arch, attention: own"
-    AS_VAR_IF([ts_have_cudnn], [yes], [ts_cuda_text="$ts_cuda_text and cudnn"])
+    AS_VAR_IF([ts_have_cudnn], [yes], [ts_cuda_text="$ts_cuda_text and cudnn"], [AS_VAR_IF([with_cudnn], [no], [], [ts_cuda_text="$ts_cuda_text; no cudnn.h"])])
     ts_cuda_text="$ts_cuda_text)"],
     [CUDA_CPPFLAGS= CUDA_LDFLAGS= CUDA_LIBS= ts_cuda_text="no cuda: $ts_cuda_why"])
   AC_SUBST([CUDA_CPPFLAGS]) AC_SUBST([CUDA_LDFLAGS]) AC_SUBST([CUDA_LIBS])
