@@ -1,4 +1,5 @@
 # What t_referee.sh and t_bf16.sh share; they set `dtype` and define cases (), which prints "name ranks options".
+# TEST_DEVICE=cuda: on the GPU, the cases of one rank, in bf16 at sizes that its fast kernels take.
 set -u
 program=$(cd "${builddir:-.}" && pwd)/src/pretrain
 here=$(cd "$srcdir/test" && pwd)
@@ -30,12 +31,14 @@ with h5py.File ("mask.h5", "r+") as f:
     f["mask"] = (((i * 2654435761 >> 9) % 4 != 0) & (i // 67 % 3 != 1)).astype ("u1")
 X
 
+device=${TEST_DEVICE:-cpu} sizes="dim: 64, layers: 2, heads: 4, kv_heads: 2, ffn: 160" seq_len=64
+if [ "$device$dtype" = cudabf16 ]; then sizes="dim: 256, layers: 2, heads: 4, kv_heads: 2, ffn: 512" seq_len=128; fi
 cat >common.yaml <<X
-model: {dim: 64, layers: 2, heads: 4, kv_heads: 2, ffn: 160, vocab: 257}
+model: {$sizes, vocab: 257}
 data: {train: plain.h5}
-run: {device: cpu, threads: 1, save_every: 0, log_every: 100}
+run: {device: $device, threads: 1, save_every: 0, log_every: 100}
 eval: {batches: 0}
-train: {steps: 20, seq_len: 64, micro_batch: 2, global_batch: 4, dtype: $dtype, seed: 11}
+train: {steps: 20, seq_len: $seq_len, micro_batch: 2, global_batch: 4, dtype: $dtype, seed: 11}
 optimizer: {lr: 1e-3, clip: 1.0}
 schedule: {warmup: 3, min_lr: 1e-4}
 X
@@ -45,6 +48,7 @@ run_cases () {
   runs=
   while read -r name ranks options; do
     case $name in *${ONLY:-}*) ;; *) continue;; esac
+    if [ "$device" != cpu ] && [ "$ranks" != 1 ]; then continue; fi
     "${MPIEXEC:-mpiexec}" -n "$ranks" "$program" common.yaml --run.dir "$name" --debug.dump "$name/dump" $options \
       >log 2>&1 </dev/null ||
       sed "s/^/# $name: /" log
