@@ -1,6 +1,6 @@
 /* A module in the place of the cuda device, for hosts without a GPU: what the program says when a module cannot be used, and which rank takes which GPU.
 
-   FAKE_CUDA=old: built from other sources. FAKE_CUDA=none: no GPU. FAKE_GPUS=a,b: the GPUs of the ranks of a node in turn. It can be opened; asked for its memory, it ends the job. */
+   FAKE_CUDA=old: built from other sources. FAKE_CUDA=none: no GPU. FAKE_GPUS=a,b: the GPUs of the ranks of a node in turn. It can be opened; asked for its memory, it writes its name into the file taken and ends the job. */
 #include "build_id.h"
 #include "host.h"
 #include <stdio.h>
@@ -26,6 +26,8 @@ static int fake_open (struct dev *d, const struct dev_conf *c, struct err *e)
 static void fake_close (struct dev *d) { (void) d; }
 static int64_t fake_memory (struct dev *d)
 {
+  FILE *f = fopen ("taken", "a");   /* what a rank says may be lost when another ends the job */
+  if (f) fprintf (f, "%s\n", d->id), fclose (f);
   H->die_at (__FILE__, __LINE__, EXIT_WORLD, "GPU %s is taken", d->id);
   return 0;
 }

@@ -53,7 +53,7 @@ else
 fi
 
 # ---- one rank a GPU
-taken () { if [ "$rc" != 0 ] && grep -q 'during memory.*GPU 0:[a-d] is taken' said; then echo yes; fi; }
+taken () { if [ "$rc" != 0 ] && grep -q '^0:[a-d]$' taken && ! grep -q 'would all use' said; then echo yes; fi; rm -f taken; }
 module fake_cuda.so
 FAKE_GPUS=0:a,0:b,0:c,0:d run 4 --run.device cuda
 ok "$(taken)" yes "4 ranks on 4 GPUs: taken"
