@@ -54,7 +54,7 @@ void beside_help (const struct job *j, struct err *e)
   struct plan *p = xalloc (sizeof *p, "help");
   struct err why = { 0 };
   char more[24];
-  m.outside = (double) j->d.ops->limits->outside;
+  m.outside = (double) j->d.ops->limits->outside;   /* the groups come on top */
   size_t n = strlen (e->msg), room = sizeof e->msg;
   if (!plan_make (p, &j->c, &m, j->m.size, &(struct plan_want) { .quick = true }, &why) && !p->fits) {
     plan_help (p);
@@ -170,7 +170,7 @@ static void table (const struct beside *b)
     for (int s = 0; s < SPACE_N; s++) x += (double) b->planned.mem[s][p], y += (double) b->mem[s][p];
     if (x > 0 || y > 0) row (purpose_name (p), x, y, true);
   }
-  if (d->outside) row ("outside", (double) d->ops->limits->outside, (double) d->outside, false);
+  if (d->outside) row ("outside", (double) dev_outside (d, b->j->s.group_n), (double) d->outside, false);
   for (int k = 0; k < GROUP_N; k++)
     for (int op = OP_COLL_FIRST; op < OP_N; op++) {
       struct plan_line x = line_of (b, k, op);

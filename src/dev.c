@@ -206,6 +206,13 @@ int64_t dev_reserved (const struct dev *d)
   return sum;
 }
 
+int64_t dev_outside (const struct dev *d, const int n[GROUP_N])
+{
+  int groups = 0;
+  for (int k = 0; k < GROUP_N; k++) groups += n[k] > 1;
+  return d->ops->limits->outside + groups * d->ops->limits->group_outside;
+}
+
 void dev_measure (struct dev *d) { d->outside = MAX (d->ops->used (d) - dev_reserved (d), 1); }
 
 static void copy_now (struct dev *d, struct queue *q, void *dst, const void *src, int64_t bytes)

@@ -76,7 +76,9 @@ struct dev_limits {
   int64_t wire_stage;           /* the same of a group whose reductions have another type on the wire than in memory */
   bool    wire_cast;            /* reductions can round to another type on the wire (op_coll t != it) */
   bool    host_memory;          /* the device's memory is the host's: pinned and host arenas count too */
-  int64_t outside;              /* bytes that the device takes beside the arenas (context, code, libraries): what planning leaves free */
+  /* Bytes that the device takes beside the arenas, which planning leaves free: context, code and libraries, then for each group of several ranks (dev_outside adds them up).
+     Measured on H200s: 550 MiB on one rank, 1,900 with two groups. */
+  int64_t outside, group_outside;
   /* Rough speeds of one device, FLOP/s by type and bytes/s (link: to the ranks of a node), by which recompute.mode auto weighs one choice against another. */
   struct { double gemm[DT_N], attn[DT_N], copy, link; } rate;
   /* bytes of workspace that attention's backward of this shape is fastest with, at most ROOM; a compute queue gets them where they are more than queue_work */
@@ -160,6 +162,8 @@ void *dev_reserve (struct dev *d, enum purpose p, enum space s, int64_t bytes, s
 void  dev_release (struct dev *d, enum purpose p, enum space s, void *ptr, int64_t bytes);
 /* Bytes of the device's memory in arenas: of SPACE_DEVICE, on a device whose memory is the host's of all spaces. */
 int64_t dev_reserved (const struct dev *d);
+/* What planning leaves free where the groups have N members each (n[k] > 1: one is opened). */
+int64_t dev_outside (const struct dev *d, const int n[GROUP_N]);
 /* After warm-up: what is used beside the arenas, into d->outside (the row `outside` of the memory report). */
 void  dev_measure (struct dev *d);
 

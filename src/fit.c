@@ -144,7 +144,7 @@ static double cast_seconds (const struct step *s, bool kept)
 void fit (struct step *s, int64_t (*bytes) (struct step *))
 {
   bool sets = s->c->recompute.mode == RECOMPUTE_AUTO, fits = false;
-  int64_t room = s->d->memory ? s->d->memory - s->d->ops->limits->outside : 0;
+  int64_t room = s->d->memory ? s->d->memory - dev_outside (s->d, s->group_n) : 0;
   double t[2];
   if (shard_may_keep (&s->sh)) {
     for (int kept = 0; kept < 2; kept++) {

@@ -10,7 +10,7 @@
 
      gpu.name            of the accelerator
      gpu.memory          bytes that a program can plan with, used or not (what the driver tells, not what the label says)
-     gpu.outside         bytes of them that arenas cannot have: contexts, code, NCCL's buffers; default 0
+     gpu.outside         bytes of them that arenas cannot have: contexts, code; each group's communicator comes on top (dev_limits.h); default: the device's
      gpu.bandwidth       memory bandwidth by the data sheet
      gpu.stream          the share of it that elementwise kernels reach; default 0.85
      gpu.launch          the least time between two kernels; default 3 us

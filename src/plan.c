@@ -93,6 +93,7 @@ static void tell_memory (struct plan_stage *o, const struct role *r)
   o->padded = u->total;
   o->owned = u->total / u->shards;
   o->device = 0;
+  o->outside = dev_outside (&r->d, r->s.group_n);
   tell_keep (o, &r->s);
   for (int s = 0; s < SPACE_N; s++)
     for (int p = 0; p < MEM_N; p++) {
@@ -178,6 +179,7 @@ static int all_memory (struct plan *p, bool quick, struct err *e)
   for (int i = 0; i < p->stages; i += by) {
     if (stage_memory (p, i, quick ? 1 : 4, e)) return -1;
     if (p->stage[i].device > p->stage[p->worst].device) p->worst = i;
+    p->outside = MAX (p->outside, p->stage[i].outside);
   }
   p->over = p->stage[p->worst].device + p->outside - p->capacity;
   p->fits = p->over <= 0;
@@ -364,7 +366,6 @@ int plan_make (struct plan *p, const struct conf *c, const struct machine *m, in
   p->stages = p->shape.dim[AXIS_PP];
   p->stage = xalloc ((size_t) p->stages * sizeof *p->stage, "plan");
   p->mbs = p->c.train.global_batch / (p->c.train.micro_batch * p->shape.dim[AXIS_DP_SHARD] * p->shape.dim[AXIS_DP_REPLICATE]);
-  p->outside = (int64_t) m->outside;
   p->capacity = (int64_t) m->memory;
   bool quick = w && w->quick;
   if (all_memory (p, quick, e)) return -1;

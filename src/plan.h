@@ -39,6 +39,7 @@ struct plan_stage {
   int64_t owned;                         /* elements whose state this rank has: P / shards */
   int64_t mem[SPACE_N][MEM_N];           /* arenas, to the byte */
   int64_t device;                        /* sum of mem[SPACE_DEVICE] */
+  int64_t outside;                       /* bytes beside the arenas (dev_outside) */
   char keep[200];                        /* what its layers keep of a micro-batch: "1-20 everything, 21-40 norms, qkv" */
   int lines; struct plan_line line[64];
   struct plan_group group[GROUP_N];

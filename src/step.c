@@ -241,7 +241,7 @@ static int check_room (const struct step *s, int64_t need, struct err *e)
 {
   const struct dev *d = s->d;
   char a[24], b[24], c[24];
-  int64_t outside = d->ops->limits->outside;
+  int64_t outside = dev_outside (d, s->group_n);
   if (!d->memory || d->blind || d->ops->limits->host_memory || need <= d->memory - outside) return 0;
   bytes_text (need, a);
   bytes_text (d->memory - outside, b);

@@ -47,7 +47,7 @@ void step_memory (const struct step *s, FILE *f)
 {
   static const char *const where[] = { "", " (pinned)", " (host)" };
   const struct dev *d = s->d;
-  int64_t total = dev_reserved (d), outside = d->outside ? d->outside : d->ops->limits->outside;
+  int64_t total = dev_reserved (d), outside = d->outside ? d->outside : dev_outside (d, s->group_n);
   char t[24];
   fprintf (f, "memory of rank 0\n");
   for (int sp = 0; sp < SPACE_N; sp++)
