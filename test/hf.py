@@ -126,7 +126,7 @@ def make(folder):
             model.save_pretrained(d, max_shard_size="150KB" if name == "qwen3" else "5GB")
             logits_of(model).tofile(os.path.join(d, "logits.f32"))
         else:
-            json.dump(c, open(os.path.join(d, "config.json"), "w"))
+            json.dump(dict(c, torch_dtype="float32"), open(os.path.join(d, "config.json"), "w"))
             put_safetensors(os.path.join(d, "model.safetensors"), w)
             kept[name].astype(np.float32).tofile(os.path.join(d, "logits.f32"))
         print(name)
