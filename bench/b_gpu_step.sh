@@ -6,7 +6,8 @@
 # three steps are left out, the median counts. Random tokens, AdamW with fp32 masters, clipping, the loss read each step; run.save false. Variables: PRETRAIN, MPIEXEC, PYTHON
 # (with numpy), STEPS (10), DEVICE (cuda), CASES (a line each: name model vocabulary sequences length peer's-config peer's-sequences peer's-recompute [options]).
 gpus=${1:-1} steps=${STEPS:-10} device=${DEVICE:-cuda}
-pretrain=${PRETRAIN:-pretrain} mpiexec=${MPIEXEC:-mpiexec} python=${PYTHON:-python3}
+src=$(cd "$(dirname "$0")/.." && pwd)
+pretrain=${PRETRAIN:-$(ls "$src/src/pretrain" "$src/build/src/pretrain" 2>/dev/null | head -n 1)} mpiexec=${MPIEXEC:-mpiexec} python=${PYTHON:-python3}
 cases=${CASES:-"b124m b124m 50304 32 1024 gpt124m 32 0
 b1.5b b1.5b 128256 8 4096 l1b 8 0 --run.deterministic false
 b8b-8l b8b-8l 128256 4 4096 l8b_8l 4 0 --run.deterministic false
