@@ -19,7 +19,7 @@ static inline int64_t cuda_attn_work (const struct op_attn *f, bool deterministi
 
 #define LIMITS_CPU  .align = 64,  .queue_work = 0,         .comm_stage = 4 << 20, .wire_stage = 4 << 20,  .wire_cast = true, .host_memory = true, .outside = 128 << 20, \
   .rate = { .gemm = { [DT_F32] = 150e9, [DT_BF16] = 300e9 }, .attn = { [DT_F32] = 60e9, [DT_BF16] = 80e9 }, .copy = 8e9, .link = 2e9 }, .attn_work = cpu_attn_work
-#define LIMITS_CUDA .align = 256, .queue_work = 160 << 20, .comm_stage = 1 << 20, .wire_stage = 64 << 20, .wire_cast = true, .outside = 640 << 20, .group_outside = 704 << 20, \
+#define LIMITS_CUDA .align = 256, .queue_work = 160 << 20, .comm_stage = 1 << 20, .wire_stage = 64 << 20, .wire_cast = true, .outside = 768 << 20, .group_outside = 704 << 20, \
   .rate = { .gemm = { [DT_F32] = 45e12, [DT_BF16] = 680e12 }, .attn = { [DT_F32] = 10e12, [DT_BF16] = 550e12 }, .copy = 3.8e12, .link = 300e9 }, .attn_work = cuda_attn_work
 
 #endif

@@ -186,7 +186,7 @@ static void check_refusal (void)
     refused[i] = step_plan (&p.s, &p.c, &p.m, &p.d, &e);
     step_close (&p.s);
   }
-  tap_ok (!refused[0] && refused[1] && strstr (e.msg, "a rank needs") && strstr (e.msg, "640.00 MiB being left"), "a step that fits to the byte goes, one that does not is refused: %s", e.msg);
+  tap_ok (!refused[0] && refused[1] && strstr (e.msg, "a rank needs") && strstr (e.msg, "768.00 MiB being left"), "a step that fits to the byte goes, one that does not is refused: %s", e.msg);
 }
 
 int main (int argc, char **argv)
