@@ -62,17 +62,6 @@ int conv_end (struct conv *v, int code, const struct err *e)
   return job_end (&v->j, code, e);
 }
 
-void conv_share_text (struct conv *v, char **text)
-{
-  int64_t n = v->j.m.rank ? 0 : (int64_t) strlen (*text) + 1;
-  MPI_Request q;
-  MPI_Ibcast (&n, 1, MPI_INT64_T, 0, v->j.m.world, &q);
-  wait_all (1, &q);
-  if (v->j.m.rank) *text = xalloc ((size_t) n, "configuration text");
-  MPI_Ibcast (*text, (int) n, MPI_CHAR, 0, v->j.m.world, &q);
-  wait_all (1, &q);
-}
-
 struct ckpt_state conv_state (struct conv *v)
 {
   return (struct ckpt_state) { .conf = &v->j.c, .mesh = &v->j.m, .units = &v->u, .get = places_get, .put = places_put, .ctx = &v->p };

@@ -211,7 +211,7 @@ static int import (struct conv *v, const char *path, int argc, char **argv, stru
   if (!bad && !v->j.m.rank) bad = hf ? hf_text (path, &text, e) : full_head (path, &h, e);
   if (mesh_agree (&v->j.m, bad, e)) return -1;
   if (!text) text = h.config;
-  conv_share_text (v, &text);
+  text = mesh_share_text (&v->j.m, text);
   MPI_Request q;
   double head[3] = { (double) h.step, (double) h.tokens, h.updates };
   MPI_Ibcast (head, 3, MPI_DOUBLE, 0, v->j.m.world, &q);

@@ -18,8 +18,6 @@ int  conv_take (int *argc, char **argv, const char *word, const char **value, st
 /* TEXT, a whole configuration, with the user's options on top; the mesh becomes data parallel over all ranks. Then the tensors and the pieces of this rank. Collective. */
 int  conv_open (struct conv *v, const char *text, int argc, char **argv, struct err *e);
 int  conv_end (struct conv *v, int code, const struct err *e);   /* all is let go; returns the exit code */
-/* TEXT of rank 0 (xalloc'd) on all ranks. Collective. */
-void conv_share_text (struct conv *v, char **text);
 /* The state of a save or a load of the pieces of this rank, through the places. */
 struct ckpt_state conv_state (struct conv *v);
 /* Copy file FROM/NAME to TO/NAME if it is there: 1, 0, or -1 with the sentence. */

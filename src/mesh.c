@@ -195,6 +195,20 @@ int mesh_agree (struct mesh *m, int failed, struct err *e)
   return spread (m, (int) v[0], head, e ? e : &none);
 }
 
+char *mesh_share_text (const struct mesh *m, char *text)
+{
+  int64_t n = text ? (int64_t) strlen (text) + 1 : 0;
+  MPI_Request q;
+  MPI_Ibcast (&n, 1, MPI_INT64_T, 0, m->world, &q);
+  wait_all (1, &q);
+  must (n <= INT32_MAX, "a text of %lld bytes is too long for one message", (long long) n);
+  if (!n) return NULL;
+  if (m->rank) text = xalloc ((size_t) n, "text");
+  MPI_Ibcast (text, (int) n, MPI_CHAR, 0, m->world, &q);
+  wait_all (1, &q);
+  return text;
+}
+
 /* The world ranks of this node that use the device ID into rank[]; how many. */
 static int users_of (const char *id, const struct owner *o, int n, int *rank)
 {

@@ -63,6 +63,8 @@ void mesh_close (struct mesh *m);
 /* All ranks learn whether any failed: returns 0 if FAILED is 0 on all; else -1 on all, with the lowest failing rank's sentence and code in e on every rank
    (prefixed "rank N: " when not all failed alike). Collective over world; waits with back-off. */
 int  mesh_agree (struct mesh *m, int failed, struct err *e);
+/* Rank 0's TEXT (allocated, or NULL) on all ranks; the others give NULL. Each owns what it gets. Collective over the world. */
+char *mesh_share_text (const struct mesh *m, char *text);
 /* Collective. Every rank has the same TEXT? If not, -1 on all with "rank 3 differs: <what>: A vs B" for the first differing line. name: "configuration", "binary", "data". */
 int  mesh_same (struct mesh *m, const char *name, const char *text, struct err *e);
 /* Collective. Each rank uses the device named ID (dev.id; empty: none that could be taken twice). Two ranks of a node on one, and not SHARED: -1 on all, with ranks, host

@@ -20,25 +20,11 @@ static char *slurp (const char *path)
   return t;
 }
 
-/* Rank 0's text (NULL: none) on all ranks. */
-static char *send_text (const struct job *j, char *text)
-{
-  MPI_Request q;
-  int n = text ? (int) strlen (text) : 0;
-  MPI_Ibcast (&n, 1, MPI_INT, 0, j->m.world, &q);
-  wait_all (1, &q);
-  if (!n) return xfree (text), NULL;
-  if (!text) text = xalloc ((size_t) n + 1, "gemm table");
-  MPI_Ibcast (text, n, MPI_CHAR, 0, j->m.world, &q);
-  wait_all (1, &q);
-  return text;
-}
-
 void tune_load (struct job *j, bool use)
 {
   char path[STR + 16];
   file_name (j, path, sizeof path);
-  char *text = send_text (j, j->m.rank ? NULL : slurp (path));
+  char *text = mesh_share_text (&j->m, j->m.rank ? NULL : slurp (path));
   j->d.ops->tune (&j->d, text, use);
   xfree (text);
 }
@@ -50,8 +36,13 @@ static char *collect (const struct job *j, char *mine, int *total)
   MPI_Request q;
   MPI_Igather (&n, 1, MPI_INT, len, 1, MPI_INT, 0, j->m.world, &q);
   wait_all (1, &q);
-  *total = 0;
-  for (int r = 0; r < size && !j->m.rank; r++) at[r] = *total, *total += len[r];
+  int64_t sum = 0;
+  for (int r = 0; r < size && !j->m.rank; r++) {
+    at[r] = (int) sum;
+    sum += len[r];
+    must (sum <= INT32_MAX, "the ranks' tables of measured products have more than %lld bytes", (long long) sum);
+  }
+  *total = (int) sum;
   char *all = xalloc ((size_t) *total + 1, "gemm table");
   MPI_Igatherv (mine, n, MPI_CHAR, all, len, at, MPI_CHAR, 0, j->m.world, &q);
   wait_all (1, &q);
@@ -120,7 +111,7 @@ void tune_share (struct job *j)
   xfree (mine);
   xfree (all);
   if (text) keep (j, text);
-  text = send_text (j, text);
+  text = mesh_share_text (&j->m, text);
   j->d.ops->tune (&j->d, text, true);
   xfree (text);
 }
