@@ -52,7 +52,7 @@ static int load_from (struct job *j, struct ckpt_state *s, struct err *e)
 int state_resume (struct job *j, const char *dir, int64_t *step, int64_t *tokens, struct err *e)
 {
   struct ckpt_state s = state_of (j, 0, 0);
-  int found = ckpt_resume (&s, dir, j->c.load.fallback, e);
+  int found = ckpt_resume (&s, dir, j->c.load.fallback, e), own = found;
   if (!found && j->c.load.from[0]) {
     shard_init (&j->s.sh);   /* what is not loaded: moments */
     found = load_from (j, &s, e);
@@ -62,7 +62,7 @@ int state_resume (struct job *j, const char *dir, int64_t *step, int64_t *tokens
   *tokens = s.tokens;
   step_set_updates (&j->s, s.updates);
   shard_stale (&j->s.sh);
-  return 1;
+  return own ? STATE_OWN : STATE_OTHER;
 }
 
 /* ---- saving ---- */
@@ -135,6 +135,7 @@ static int ended (struct saver *s, int rc, struct err *e)
   const struct conf *c = &s->j->c;
   if (!rc && s->going) say (SAY_INFO, "checkpoint of step %lld in %.1f s, training stood still for %.2f", (long long) s->step, now () - s->began, s->blocked);
   else if (!rc) say (SAY_INFO, "checkpoint of step %lld in %.1f s", (long long) s->step, now () - s->began);
+  if (!rc) s->longest = MAX (s->longest, now () - s->began);
   if (!rc && s->j->m.rank == 0) ckpt_prune (c->run.dir, c->run.keep);
   if (!rc || c->run.save_error == SAVE_ERROR_STOP || s->last) return rc;
   say (SAY_WARN, "step %lld has no checkpoint, and training goes on (run.save_error): %s", (long long) s->step, e->msg);
@@ -186,6 +187,15 @@ void saver_kick (struct saver *s)
   s->j->d.ops->sync (&s->j->d, s->copied);
   s->going = true;
   ckpt_go (s->v);
+}
+
+double saver_seconds (const struct saver *s)
+{
+  int64_t bytes = 0;
+  const struct units *u = &s->j->s.sh.units;
+  if (s->longest > 0 || !s->j->c.run.save) return s->longest;
+  for (int i = 0; i < u->count; i++) bytes += u->unit[i].shard * 4 * CKPT_KINDS;
+  return (double) bytes / 100e6;
 }
 
 bool saver_busy (const struct saver *s) { return s->v && ckpt_busy (s->v); }

@@ -6,7 +6,8 @@
 
 /* The tensors of J's step as a checkpoint sees them; borrowed from J. */
 struct ckpt_state state_of (struct job *j, int64_t step, int64_t tokens);
-/* Where a run begins: the newest good checkpoint of DIR, else load.from, into the step. 1, 0 if there is none (then nothing is loaded), -1. Collective. */
+/* Where a run begins: the newest good checkpoint of DIR (STATE_OWN), else load.from (STATE_OTHER), into the step. 0 if there is none (then nothing is loaded), -1. Collective. */
+enum { STATE_OWN = 1, STATE_OTHER };
 int state_resume (struct job *j, const char *dir, int64_t *step, int64_t *tokens, struct err *e);
 
 /* A checkpoint on its way. Where run.save_async says so, the state is copied to host memory and written from there by a thread of each rank, while training goes on; the
@@ -21,6 +22,7 @@ struct saver {
   bool going, last;          /* its writer has begun; nothing follows it */
   int64_t step;
   double began, blocked;     /* when; seconds for which training stood still so far */
+  double longest;            /* seconds of the longest save; 0: none yet */
 };
 /* Memory for the copy if saves behind training are wanted; where it does not fit, they are done at once, and that is said. Collective. */
 void saver_open (struct saver *s, struct job *j);
@@ -29,6 +31,8 @@ void saver_close (struct saver *s);
 int  saver_save (struct saver *s, int64_t step, int64_t tokens, bool last, struct err *e);
 /* After a step: let a new save's writer begin, once its copy is there. Local. */
 void saver_kick (struct saver *s);
+/* Seconds that a save may take: the longest so far; before the first, at 100 MB/s a rank. Local. */
+double saver_seconds (const struct saver *s);
 /* Would the save under way make this rank wait? Local. When no rank's would: */
 bool saver_busy (const struct saver *s);
 /* bring it on. 0 or -1. Collective. */

@@ -6,12 +6,12 @@
 #include "metrics.h"
 #include "opt.h"
 #include "state.h"
+#include "stop.h"
 #include "train.h"
 #include "tune.h"
 #include "watch.h"
 #include "tokenizer.h"
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -29,21 +29,12 @@ struct run {
   int64_t step, tokens;      /* done */
   int bad_steps;             /* skipped in a row */
   bool own;                  /* run.dir is ours to write */
+  bool kept;                 /* the state is that of a checkpoint in run.dir */
   int lock;                  /* on run.dir; -1: none */
-  double began;
+  int here;                  /* steps of this launch */
+  double slowest;            /* seconds of the slowest of them with its evaluation, the first left out where there are more */
+  char end[96];              /* why it ended, for exit.json */
 };
-
-/* A later signal ends at once. Not one that follows on the heels of the first: a batch system signals each process of a job, and the
-   launcher passes its own on. */
-enum { ONE_WISH_SECONDS = 3 };
-static volatile sig_atomic_t stop_signal;
-static void on_signal (int sig)
-{
-  static double first;
-  if (stop_signal && now () - first > ONE_WISH_SECONDS) _exit (128 + sig);
-  if (!stop_signal) first = now ();
-  stop_signal = sig;
-}
 
 /* ---- data ---- */
 
@@ -122,6 +113,7 @@ static int restore (struct run *r, struct err *e)
     int found = state_resume (&r->j, r->j.c.run.dir, &r->step, &r->tokens, e);
     if (found < 0) return -1;
     if (found) {
+      r->kept = found == STATE_OWN;
       say (SAY_INFO, "resumed at step %lld (%lld tokens)", (long long) r->step, (long long) r->tokens);
       return 0;
     }
@@ -163,7 +155,22 @@ static void dump (struct run *r, const char *what, bool grad, double scale)
 
 /* ---- the loop ---- */
 
-static int evaluate (struct run *r, double *loss, struct err *e)
+/* Seconds for which one more step and a save must find room. */
+static double need (const struct run *r) { return 2 * r->slowest + 2 * saver_seconds (&r->saver) + 15; }
+
+/* Did any rank FAIL? Why does any want to stop? Would any wait for the save under way? Collective. */
+struct verdict { int failed, stop, busy; };
+static struct verdict verdict (struct run *r, int failed)
+{
+  struct verdict v = { failed != 0, stop_wish (&r->j.m, need (r)), saver_busy (&r->saver) };
+  MPI_Request q;
+  MPI_Iallreduce (MPI_IN_PLACE, &v, 3, MPI_INT, MPI_MAX, r->j.m.world, &q);
+  wait_all (1, &q);
+  return v;
+}
+
+/* Ends early, without a loss, where there is a wish to stop: then *STOP says why. */
+static int evaluate (struct run *r, double *loss, enum stop_why *stop, struct err *e)
 {
   double sum = 0, tokens = 0;
   const struct conf *c = &r->j.c;
@@ -172,23 +179,15 @@ static int evaluate (struct run *r, double *loss, struct err *e)
     struct step_result out;
     int64_t limit = data_info (r->valid)->samples;
     if ((b - 1) * c->train.global_batch >= limit) break;
-    if (mesh_agree (&r->j.m, fill (r, r->valid, b, limit, e), e)) return -1;
+    int failed = fill (r, r->valid, b, limit, e);
+    struct verdict v = verdict (r, failed);
+    if (v.failed) return mesh_agree (&r->j.m, failed, e);
+    if ((*stop = v.stop)) return 0;
     step_eval (&r->j.s, r->batch, &out);
     if (out.tokens > 0) sum += out.loss * out.tokens, tokens += out.tokens;
   }
   *loss = sum / tokens;
   return 0;
-}
-
-/* Why to stop, as seen here: 1 signal, 2 file, 3 time; 4 bad data is agreed on elsewhere. */
-static int stop_wish (const struct run *r)
-{
-  char path[STR + 8];
-  if (stop_signal) return 1;
-  if (r->j.m.rank) return 0;
-  snprintf (path, sizeof path, "%s/stop", r->j.c.run.dir);
-  if (!access (path, F_OK)) return 2;
-  return r->j.c.run.max_minutes > 0 && now () - r->began > 60 * r->j.c.run.max_minutes ? 3 : 0;
 }
 
 static void record (struct run *r, const struct step_result *out, double lr, double seconds, double cpu, const double *eval)
@@ -220,6 +219,15 @@ static void measure_outside (struct run *r)
   say (SAY_INFO, "memory in use: %s in arenas, %s outside of them, of %s", a, b, c);
 }
 
+static int stopped (struct run *r, enum stop_why why)
+{
+  snprintf (r->end, sizeof r->end, "stopped on request (%s)", stop_text (why));
+  say (SAY_INFO, "%s after step %lld; %s", r->end, (long long) r->step,
+       r->j.c.run.save ? "a checkpoint is saved, the same command goes on from it" : "nothing is saved, as run.save false asks");
+  if (r->j.m.rank == 0) stop_done (why);
+  return EXIT_STOPPED + 1;
+}
+
 /* One step with what belongs to it. Returns 0 to go on, an exit code + 1 to end, -1 with the sentence. Collective. */
 static int one_step (struct run *r, struct err *e)
 {
@@ -230,19 +238,17 @@ static int one_step (struct run *r, struct err *e)
   snprintf (phase, sizeof phase, "step %lld", (long long) r->step + 1);
   base_phase (phase);
   int failed = fill (r, r->train, r->step + 1, INT64_MAX, e);
-  /* What all ranks must agree on travels while the step runs. */
-  int mine[3] = { failed != 0, stop_wish (r), saver_busy (&r->saver) }, all[3];
-  MPI_Request q;
-  MPI_Iallreduce (mine, all, 3, MPI_INT, MPI_MAX, r->j.m.world, &q);
   r->j.s.poison = c->debug.nan_rank == r->j.m.rank && c->debug.nan_step == r->step + 1;
   bool dumps = c->debug.dump[0] && r->step + 1 == c->debug.dump_step;
   if (dumps) dump (r, "init", false, 1);
   beside_begin (r->beside);
   step_train (&r->j.s, r->batch, lr, &out);
-  wait_all (1, &q);
   saver_kick (&r->saver);
-  if (all[0]) return mesh_agree (&r->j.m, failed, e);
+  /* After the step, though it could travel beside it: a wish that came in the midst of it is heard now, and not a whole step later. */
+  struct verdict v = verdict (r, failed);
+  if (v.failed) return mesh_agree (&r->j.m, failed, e);
   watch_step (++r->step);
+  r->kept = false;
   if (!r->j.d.outside) measure_outside (r);
   r->tokens += c->train.global_batch * c->train.seq_len;
   r->bad_steps = out.skipped ? r->bad_steps + 1 : 0;
@@ -251,27 +257,30 @@ static int one_step (struct run *r, struct err *e)
   double seconds = now () - t;
   cpu = cpu_now () - cpu;
   beside_end (r->beside, seconds, !r->evaluated);
-  bool last = r->step == c->train.steps, stop = all[1] != 0;
+  bool last = r->step == c->train.steps;
+  enum stop_why stop = v.stop;
   bool due = r->valid && c->eval.batches && (last || (c->eval.every && r->step % c->eval.every == 0));
   r->evaluated = due && !stop;
-  if (r->evaluated && evaluate (r, &eval, e)) return -1;
+  if (r->evaluated && evaluate (r, &eval, &stop, e)) return -1;
+  if (r->here++ < 2) r->slowest = 0;
+  r->slowest = MAX (r->slowest, now () - t);
   record (r, &out, lr, seconds, cpu, due && !stop ? &eval : NULL);
   if (r->bad_steps >= c->train.max_bad_steps)
     return user_err (e, "diverged: %d steps in a row had values that are not finite (train.max_bad_steps), the last good step is %lld", r->bad_steps, (long long) r->step - r->bad_steps),
            e->code = EXIT_DIVERGED, -1;
-  if (!all[2] && saver_next (&r->saver, e)) return -1;
+  if (!v.busy && saver_next (&r->saver, e)) return -1;
   if (c->run.save && (last || stop || (c->run.save_every && r->step % c->run.save_every == 0)))
     if (saver_save (&r->saver, r->step, r->tokens, last || stop, e)) return -1;
-  if (!stop || last) return 0;
-  static const char *const why[] = { "", "a signal", "the file stop in run.dir", "run.max_minutes" };
-  say (SAY_INFO, "stopped on request (%s) after step %lld; %s", why[MIN (all[1], 3)], (long long) r->step,
-       c->run.save ? "a checkpoint is saved, the same command goes on from it" : "nothing is saved, as run.save false asks");
-  if (r->j.m.rank == 0 && all[1] == 2) {
-    char path[STR + 8];
-    snprintf (path, sizeof path, "%s/stop", c->run.dir);
-    unlink (path);
-  }
-  return EXIT_STOPPED + 1;
+  return stop && !last ? stopped (r, stop) : 0;
+}
+
+/* A wish from before the first step. Not of time: a job that has time for nothing but its start would be started for ever. Collective. */
+static int stop_at_start (struct run *r, struct err *e)
+{
+  enum stop_why why = stop_agreed (&r->j.m, -1);
+  if (!why) return 0;
+  if (r->j.c.run.save && !r->kept && saver_save (&r->saver, r->step, r->tokens, true, e)) return -1;
+  return stopped (r, why);
 }
 
 static int prepare_dir (struct run *r, struct err *e)
@@ -317,7 +326,9 @@ static void announce (const struct run *r)
 static int train (struct run *r, const char *yaml, int argc, char **argv, struct err *e)
 {
   const struct conf *c = &r->j.c;
-  if (job_options (&r->j, yaml, argc, argv, e) || open_data (r, e) || job_start (&r->j, e) || prepare_dir (r, e)) return -1;
+  if (job_options (&r->j, yaml, argc, argv, e)) return -1;
+  stop_open (c->run.dir, c->run.max_minutes);
+  if (open_data (r, e) || job_start (&r->j, e) || prepare_dir (r, e)) return -1;
   watch_peers (&r->j.m);
   watch_start (&r->j.d, c->run.watchdog, c->run.dir);
   saver_open (&r->saver, &r->j);
@@ -330,12 +341,12 @@ static int train (struct run *r, const char *yaml, int argc, char **argv, struct
   tune_load (&r->j, r->step > 0);
   bool fresh = !r->step;
   r->beside = beside_open (&r->j);
-  int rc = 0;
+  int rc = r->step < c->train.steps ? stop_at_start (r, e) : 0;
   while (!rc && r->step < c->train.steps) {
     rc = one_step (r, e);
     if (fresh && r->step == 1 && rc >= 0) tune_share (&r->j);
   }
-  if (rc >= 0) beside_report (r->beside);
+  if (rc >= 0 && r->here) beside_report (r->beside);
   return rc;
 }
 
@@ -351,16 +362,12 @@ int train_main (int argc, char **argv)
   struct run *r = xalloc (sizeof *r, "run");
   struct err e = { 0 };
   char *yaml = job_operand (&argc, &argv);
+  stop_signals ();
   int code = job_init (&r->j, &argc, &argv);
   if (code) {
     xfree (r);
     return code;
   }
-  struct sigaction a = { .sa_handler = on_signal };
-  sigaction (SIGTERM, &a, NULL);
-  sigaction (SIGUSR1, &a, NULL);
-  sigaction (SIGINT, &a, NULL);
-  r->began = now ();
   r->lock = -1;
   the_run = r;
   base_last_words (last_words);
@@ -369,7 +376,7 @@ int train_main (int argc, char **argv)
   if (saver_finish (&r->saver, &late) && rc >= 0) rc = -1, e = late;
   saver_close (&r->saver);
   code = rc > 0 ? rc - 1 : EXIT_DONE;
-  if (r->own) exit_write (r->j.c.run.dir, rc < 0 ? e.code : code, rc < 0 ? e.msg : code ? "stopped on request" : "done", r->step);
+  if (r->own) exit_write (r->j.c.run.dir, rc < 0 ? e.code : code, rc < 0 ? e.msg : code ? r->end : "done", r->step);
   run_unlock (r->lock);
   base_last_words (NULL);
   watch_stop ();
