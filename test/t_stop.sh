@@ -68,6 +68,8 @@ for what in start load step evaluation save 'save behind' 'wait for a rank'; do
     wait $job; rc=$? at=$(has d | awk '{ print $NF }')
     FAULTS=
     first=$(grep -c '^stopped on request (a signal) after step '"$at"';' out) code=$(sed -n 's/.*"code": \([0-9]\).*on request (a signal).*/\1/p' d/exit.json)
+    # Hydra loses the ranks' status once in a hundred times that it hands a signal on (any program's, seen with 10 lines of MPI); exit.json knows.
+    if [ "$to" = "$job" ] && [ $rc = 0 ]; then rc=$code; fi
     tmps=$(ls d/checkpoints | grep -c tmp) soon=$([ "$at" -le $most ] && echo soon) words=$(wc -l <said)
     launch; wait $job
     ok "$rc $code $first $tmps $soon $words $? $(losses d)" "3 3 1 0 soon 0 0 $(losses whole)" "$sig to $who in $what: stopped after step $at"
