@@ -12,7 +12,7 @@
 enum ckpt_kind { CKPT_MASTER, CKPT_M, CKPT_V, CKPT_KINDS };   /* /param, /exp_avg, /exp_avg_sq */
 enum { CKPT_PATH = STR + 64 };                                /* room of a path */
 
-/* Seconds of the phases of a save on this rank: the empty file, get and write with checksums, to the disk, the rest; and the bytes that it wrote. */
+/* Seconds of the phases of a save on this rank: the empty file, get and write with checksums, to the disk (which begins beside the writing), the rest; and the bytes that it wrote. */
 struct ckpt_cost { double create, write, sync, seal; int64_t bytes; };
 
 /* What the trainer hands over. All pointers are borrowed for the call. */
@@ -29,12 +29,16 @@ struct ckpt_state {
   void *ctx;
   /* For saves: where my part of UNIT from LO on lies in host memory, which stands still until the save is over. Any thread. NULL: it lies nowhere, only get gives it. */
   const float *(*see) (void *ctx, enum ckpt_kind k, int unit, int64_t lo);
+  /* For loads: where the host itself may lay my part of UNIT from LO on down; `put` is then not called. Any thread. NULL: put takes all. */
+  float *(*lay) (void *ctx, enum ckpt_kind k, int unit, int64_t lo);
+  int threads;                   /* of this rank that see and lay may serve at once; 0: as many as it has cores, at most 4 */
+  int64_t block;                 /* elements that a checksum covers in what is saved; 0: 65536, which is the most */
   enum dtype moments;            /* m and v in the file: DT_F32, or DT_BF16 for half the bytes (a resumed run is then not the same to the bit) */
   int64_t stripes, stripe_bytes; /* how a file system that stripes (Lustre) lays the file out; 0: as its folder says */
   struct ckpt_cost *cost;        /* filled by a save that succeeds; NULL: not wanted */
 };
 
-/* Collective over mesh->world. 0, or -1 with the sentence: then the file is gone and older checkpoints are as they were. Host memory: 1 MiB a rank and the index. */
+/* Collective over mesh->world. 0, or -1 with the sentence: then the file is gone and older checkpoints are as they were. Host memory: 1 MiB a thread and the index. */
 int ckpt_save (const struct ckpt_state *s, const char *run_dir, struct err *e);
 
 /* The same in parts, with training in between. ckpt_begin makes the empty file and takes its room; from ckpt_go on a thread of each rank writes what `get` gives (which must
@@ -85,8 +89,6 @@ int64_t ckpt_find (const struct ckpt_file *f, const char *name);          /* its
 /* Elements [start, start + count), row-major, of a rectangle COLS wide with its corner at (row0, col0) of a tensor. The whole tensor: { 0, 0, cols, 0, rows * cols }. */
 struct strip { int64_t row0, col0, cols, start, count; };
 /* Those elements of kind K of TENSOR into dst[count], whatever mesh wrote them, as fp32. -1 with the sentence: an element is missing or there twice, or the disk fails. No
-   checksums: a dataset's is over all of it (ckpt_file_sum). */
+   checksums are compared: ckpt_verify does. */
 int ckpt_read (struct ckpt_file *f, enum ckpt_kind k, int64_t tensor, const struct strip *s, float *dst, struct err *e);
-/* Does dataset K of the RANK-th writer (of head->ranks) have its checksum? 0 or -1. */
-int ckpt_file_sum (struct ckpt_file *f, enum ckpt_kind k, int rank, struct err *e);
 #endif

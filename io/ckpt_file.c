@@ -32,7 +32,7 @@ static int get_ready (struct ckpt_file *f, double wait, struct err *e)
 
 int file_open (struct ckpt_file *f, const char *path, struct err *e)
 {
-  *f = (struct ckpt_file) { .fd = -1, .spare = wait_cores (1) > 1 };
+  *f = (struct ckpt_file) { .fd = -1 };
   snprintf (f->path, sizeof f->path, "%s", path);
   hid_t h = h5_open (path, false, 0, e);
   int rc = h < 0 ? -1 : h5_head (h, path, &f->head, &f->index, e);
@@ -188,5 +188,3 @@ int ckpt_read (struct ckpt_file *f, enum ckpt_kind k, int64_t tensor, const stru
   }
   return 0;
 }
-
-int ckpt_file_sum (struct ckpt_file *f, enum ckpt_kind k, int rank, struct err *e) { return file_stream (f, k, rank, NULL, NULL, e); }

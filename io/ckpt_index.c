@@ -1,7 +1,7 @@
 #include "ckpt_int.h"
 #include <string.h>
 
-/* The three tables, field by field: what h5dump shows. */
+/* The tables, field by field: what h5dump shows. One without fields is of plain numbers. */
 enum field_type { F_NAME, F_TYPE, F_I32, F_I64, F_SHAPE, F_U64 };
 struct field { const char *name; enum field_type type; size_t at; };
 #define FIELD(row, member, label, type) { label, type, offsetof (struct row, member) }
@@ -22,11 +22,12 @@ static const struct field rank_field[] = {
   FIELD (row_rank, sum[CKPT_MASTER], "xxh3_param", F_U64), FIELD (row_rank, sum[CKPT_M], "xxh3_exp_avg", F_U64),
   FIELD (row_rank, sum[CKPT_V], "xxh3_exp_avg_sq", F_U64),
 };
-enum { TENSORS, SLICES, RANKS, TABLES };
+enum { TENSORS, SLICES, RANKS, SUMS, TABLES };
 static const struct table { const char *name; const struct field *field; int fields; size_t row; } table[TABLES] = {
   [TENSORS] = { "/index/tensors", tensor_field, LEN (tensor_field), sizeof (struct row_tensor) },
   [SLICES]  = { "/index/slices",  slice_field,  LEN (slice_field),  sizeof (struct row_slice) },
   [RANKS]   = { "/index/ranks",   rank_field,   LEN (rank_field),   sizeof (struct row_rank) },
+  [SUMS]    = { "/index/sums",    NULL,         0,                  sizeof (uint64_t) },
 };
 
 static hid_t field_type (enum field_type t)
@@ -42,6 +43,7 @@ static hid_t field_type (enum field_type t)
 
 static hid_t row_type (const struct table *t)
 {
+  if (!t->fields) return H5Tcopy (H5T_STD_U64LE);
   hid_t c = H5Tcreate (H5T_COMPOUND, t->row);
   for (int i = 0; i < t->fields; i++) {
     hid_t f = field_type (t->field[i].type);
@@ -71,14 +73,15 @@ int h5_index_create (hid_t file, const struct index *x)
 {
   hid_t g = H5Gcreate2 (file, "/index", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
   int bad = g < 0 || table_write (file, &table[TENSORS], x->tensors, x->tensor, true) || table_write (file, &table[SLICES], x->slices, x->slice, true)
-            || table_write (file, &table[RANKS], x->ranks, x->rank, true) || hash_write (file, x);
+            || table_write (file, &table[RANKS], x->ranks, x->rank, true) || table_write (file, &table[SUMS], x->sums, x->sum, true)
+            || h5_attr (file, "block", H5T_STD_I64LE, -1, &x->block) || hash_write (file, x);
   if (g >= 0) H5Gclose (g);
   return -bad;
 }
 
 int h5_index_ranks (hid_t file, const struct index *x)
 {
-  return table_write (file, &table[RANKS], x->ranks, x->rank, false) || hash_write (file, x) ? -1 : 0;
+  return table_write (file, &table[RANKS], x->ranks, x->rank, false) || table_write (file, &table[SUMS], x->sums, x->sum, false) || hash_write (file, x) ? -1 : 0;
 }
 
 /* Rows of a table into a new block; NULL if it is not there, of other columns, or cannot be in a file of this size. */
@@ -102,17 +105,29 @@ static void *table_read (hid_t file, const struct table *t, int64_t *n)
   return rows;
 }
 
-static int index_read (hid_t file, const char *path, struct index *x, struct err *e)
+/* Sums of blocks came with format 3. */
+static int sums_read (hid_t file, const char *path, int64_t version, struct index *x, struct err *e)
 {
-  void **const rows[TABLES] = { [TENSORS] = (void **) &x->tensor, [SLICES] = (void **) &x->slice, [RANKS] = (void **) &x->rank };
-  int64_t *const n[TABLES] = { [TENSORS] = &x->tensors, [SLICES] = &x->slices, [RANKS] = &x->ranks };
-  for (int i = 0; i < TABLES; i++)
+  x->block = CKPT_BLOCK;
+  if (version < 3) return 0;
+  if (h5_get (file, "block", H5T_NATIVE_INT64, &x->block) || x->block < 1 || x->block > CKPT_BLOCK) return world_err (e, "%s: the attribute block of the root is missing or impossible", path);
+  int64_t want = index_sums_all (x);
+  if (!(x->sum = table_read (file, &table[SUMS], &x->sums))) return world_err (e, "%s: %s cannot be read (%s)", path, table[SUMS].name, h5_why ());
+  if (x->sums != want || !index_sums_good (x)) return world_err (e, "%s is damaged: /index/sums and /index/ranks do not agree", path);
+  return 0;
+}
+
+static int index_read (hid_t file, const char *path, int64_t version, struct index *x, struct err *e)
+{
+  void **const rows[SUMS] = { [TENSORS] = (void **) &x->tensor, [SLICES] = (void **) &x->slice, [RANKS] = (void **) &x->rank };
+  int64_t *const n[SUMS] = { [TENSORS] = &x->tensors, [SLICES] = &x->slices, [RANKS] = &x->ranks };
+  for (int i = 0; i < SUMS; i++)
     if (!(*rows[i] = table_read (file, &table[i], n[i]))) return world_err (e, "%s: %s cannot be read (%s)", path, table[i].name, h5_why ());
   uint64_t h = 0;
   if (h5_get (file, "index_xxh3", H5T_NATIVE_UINT64, &h) || h != index_hash (x)) return world_err (e, "%s is damaged: its index has not the checksum that was kept", path);
   struct err why = { 0 };
   if (index_check (x, &why)) return world_err (e, "%s: %s", path, why.msg);
-  return 0;
+  return sums_read (file, path, version, x, e);
 }
 
 /* Where dataset KIND of R lies, if it is as the index says. */
@@ -136,17 +151,16 @@ static int dataset_check (hid_t file, const char *path, int kind, enum dtype wan
   return 0;
 }
 
-static int head_read (hid_t file, const char *path, struct ckpt_head *h, struct err *e)
+static int head_read (hid_t file, const char *path, struct ckpt_head *h, int64_t *version, struct err *e)
 {
   char *format = h5_get_text (file, "format");
   bool ours = format && !strcmp (format, CKPT_FORMAT), full = format && !strcmp (format, "tessera full");
   xfree (format);
   if (full) return user_err (e, "%s is a FULL state dict (one dataset a tensor), not a SHARDED checkpoint: `pretrain import %s --from full --run.dir RUN_DIR` makes one of it", path, path);
   if (!ours) return user_err (e, "%s is not a checkpoint of this program", path);
-  int64_t version = 0;
   int32_t complete = 0;
-  if (h5_get (file, "version", H5T_NATIVE_INT64, &version) || version != CKPT_VERSION)
-    return user_err (e, "%s has checkpoint format version %lld; this program reads version %d", path, (long long) version, CKPT_VERSION);
+  if (h5_get (file, "version", H5T_NATIVE_INT64, version) || *version < CKPT_OLDEST || *version > CKPT_VERSION)
+    return user_err (e, "%s has checkpoint format version %lld; this program reads versions %d to %d", path, (long long) *version, CKPT_OLDEST, CKPT_VERSION);
   if (h5_get (file, "complete", H5T_NATIVE_INT32, &complete) || complete != 1) return world_err (e, "%s is not complete: its save was broken off", path);
   if (h5_get (file, "step", H5T_NATIVE_INT64, &h->step) || h5_get (file, "tokens", H5T_NATIVE_INT64, &h->tokens)
       || h5_get (file, "updates", H5T_NATIVE_DOUBLE, &h->updates))
@@ -161,7 +175,8 @@ int h5_head (hid_t file, const char *path, struct ckpt_head *h, struct index *x,
 {
   *h = (struct ckpt_head) { 0 };
   *x = (struct index) { 0 };
-  if (head_read (file, path, h, e) || index_read (file, path, x, e)) return -1;
+  int64_t version = 0;
+  if (head_read (file, path, h, &version, e) || index_read (file, path, version, x, e)) return -1;
   h->ranks = (int) x->ranks;
   h->moments = x->tensors && !strncmp (x->tensor[0].moments, "bf16", 8) ? DT_BF16 : DT_F32;
   x->where = xalloc ((size_t) x->ranks * CKPT_KINDS * sizeof *x->where, "ckpt");

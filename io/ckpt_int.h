@@ -5,8 +5,9 @@
 #include "ckpt.h"
 
 #define CKPT_FORMAT "tessera checkpoint"
-enum { CKPT_VERSION = 2, CKPT_NAME = 96 };
-#define CKPT_STAGE ((int64_t) 1 << 20)         /* bytes of a staging buffer: what a core keeps in its cache between copy, checksum and disk */
+enum { CKPT_VERSION = 3, CKPT_OLDEST = 2, CKPT_NAME = 96 };
+#define CKPT_BLOCK ((int64_t) 1 << 16)         /* elements that a checksum covers, and that are read at once: what a core keeps in its cache between disk, checksum and place */
+#define CKPT_STAGE ((int64_t) 1 << 20)         /* bytes of a staging buffer */
 enum { CKPT_ALIGN = 4096 };                    /* where datasets of some size begin: ranks share no page of the file */
 extern const char *const ckpt_group[CKPT_KINDS];
 
@@ -22,20 +23,32 @@ struct row_tensor {              /* /index/tensors */
 /* /index/slices: elements [offset, offset + count) of RANK's datasets are elements [start, start + count), row-major, of the rectangle of TENSOR that is COLS wide
    and has its corner at (row0, col0). A 1-D tensor counts as one column. */
 struct row_slice { int32_t tensor, rank; int64_t offset, count, start, row0, col0, cols; } __attribute__ ((packed));
-struct row_rank { int32_t rank, dp_replicate, dp_shard, pp, tp; int64_t count; uint64_t sum[CKPT_KINDS]; } __attribute__ ((packed));   /* sum: XXH3-64 of the dataset's bytes */
+struct row_rank { int32_t rank, dp_replicate, dp_shard, pp, tp; int64_t count; uint64_t sum[CKPT_KINDS]; } __attribute__ ((packed));   /* sum: XXH3-64 of the sums of the dataset's blocks; in format 2 of its bytes */
 
 struct index {
   struct row_tensor *tensor;     /* all owned */
   struct row_slice *slice;
   struct row_rank *rank;
+  uint64_t *sum;                 /* /index/sums: XXH3-64 of each block's bytes, by rank, kind and block; NULL in format 2 */
+  int64_t sums, block;           /* elements of a block; in format 2 of what is read at once */
   int64_t *where;                /* [ranks * CKPT_KINDS] byte of the file where each dataset begins; of files that are read, and on rank 0 of one that is written */
   int64_t tensors, slices, ranks;
+  int64_t *sum_at;               /* of index_sort: [ranks] where the sums of a rank begin */
   int64_t *first, *order;        /* of index_sort: slices of tensor t are slice[order[first[t]]] .. slice[order[first[t + 1] - 1]] */
 };
 void index_free (struct index *x);
+static inline int64_t index_blocks (const struct index *x, int64_t rank) { return x->rank[rank].count / x->block + (x->rank[rank].count % x->block > 0); }   /* of each of its datasets */
+/* index_sort has been called: the sums of the blocks of dataset KIND of RANK; NULL in format 2. */
+const uint64_t *index_sums (const struct index *x, int kind, int64_t rank);
+/* Sums that all datasets of X have together; -1: more than an index can have. */
+int64_t index_sums_all (const struct index *x);
+/* Is each dataset's sum that of its blocks' sums? */
+bool index_sums_good (const struct index *x);
 void index_sort (struct index *x);
 /* The tensors of A, without stages. */
 void index_of_arch (struct index *x, const struct arch *a);
+/* The tensor that element AT of a writer's datasets belongs to; "?". */
+const char *index_tensor_at (const struct index *x, int64_t rank, int64_t at);
 /* Position of parameter ID of BLOCK in the table of index_of_arch. */
 int  index_find (const struct arch *a, int64_t block, enum pid id);
 /* Are the rows possible, and is each tensor's number of elements that of its slices? Else the sentence. */
@@ -54,6 +67,8 @@ struct run { int64_t a, b, width, rows, a_stride, b_stride; };
 enum { RUNS_MAX = 9 };
 /* What A and B have in common; returns the number of runs. */
 int strips_meet (const struct strip *a, const struct strip *b, struct run run[static RUNS_MAX]);
+/* Do runs of one strip have an element of it (of their A) in common? */
+bool runs_collide (const struct run *p, const struct run *q);
 
 /* --- files -------------------------------------------------------------------------------------------------------------------------- */
 void ckpt_folder (const char *run_dir, char out[static CKPT_PATH]);
@@ -82,8 +97,8 @@ hid_t h5_rank_dataset (hid_t file, int kind, int64_t rank);
 hid_t h5_type (enum dtype t);                              /* fp32 or bf16 as they lie in the file; to be closed */
 void h5_widen (float *p, int64_t n);                       /* n bf16 at the end of p[n] become fp32 */
 
-int h5_index_create (hid_t file, const struct index *x);   /* /index/...: creates and writes all three */
-int h5_index_ranks (hid_t file, const struct index *x);    /* writes /index/ranks and the hash again */
+int h5_index_create (hid_t file, const struct index *x);   /* /index/...: creates and writes all */
+int h5_index_ranks (hid_t file, const struct index *x);    /* writes /index/ranks, /index/sums and the hash again */
 /* Head and index of an open file: format, version, complete, tables checked, dataset sizes right. path is for the sentence. */
 int h5_head (hid_t file, const char *path, struct ckpt_head *h, struct index *x, struct err *e);
 
@@ -96,7 +111,6 @@ struct ckpt_file {
   struct ckpt_tensor *list;      /* [index.tensors] */
   uint64_t *mark;                /* a bit an element of a window: set once */
   float *buf;                    /* CKPT_STAGE bytes */
-  bool spare;                    /* this rank has a core to spare for a thread that reads ahead */
 };
 /* Opened, its head read. 0 or -1; file_close in both cases (also of one that was never opened, fd -1). */
 int  file_open (struct ckpt_file *f, const char *path, struct err *e);
@@ -108,9 +122,19 @@ enum dtype file_type (const struct ckpt_file *f, int kind);
 int  file_plain (const struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, void *dst, struct err *e);
 /* The same as fp32. */
 int  file_get (const struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, float *dst, struct err *e);
-/* All of a dataset in order, its checksum compared at the end. SEE (NULL: none) is shown each stretch as fp32, on the calling thread. */
-typedef int file_see (void *ctx, int64_t at, int64_t n, const float *p);
-int  file_stream (struct ckpt_file *f, int kind, int rank, file_see *see, void *ctx, struct err *e);
+/* Block B of a dataset as it lies in the file, its checksum compared. Format 2 has a sum for a dataset alone: there its blocks come in order, each is added to W, and
+   file_whole compares at the end (and does nothing for format 3). Any thread. */
+struct whole;
+struct whole *whole_new (void);
+void whole_free (struct whole *w);
+int  file_block (const struct ckpt_file *f, int kind, int rank, int64_t b, void *dst, struct whole *w, struct err *e);
+int  file_whole (const struct ckpt_file *f, int kind, int rank, struct whole *w, struct err *e);
+
+/* --- several threads of a rank ------------------------------------------------------------------------------------------------------- */
+enum { TEAM_MAX = 8 };
+/* WORK (ctx, who) on N threads (at most TEAM_MAX), who from 0; the caller is one of them, and those that cannot be had are missed. Signals stay with the caller. 0, or -1 if any failed. */
+int  ckpt_threads (const struct ckpt_state *s);
+int  team_run (int n, int (*work) (void *ctx, int who), void *ctx);
 
 /* --- ranks -------------------------------------------------------------------------------------------------------------------------- */
 /* All learn whether any failed: 0, or -1 on all with the lowest failing rank's sentence ("rank N: " before it if not all failed alike). */

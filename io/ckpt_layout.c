@@ -8,6 +8,8 @@ void index_free (struct index *x)
   xfree (x->slice);
   xfree (x->rank);
   xfree (x->where);
+  xfree (x->sum);
+  xfree (x->sum_at);
   xfree (x->first);
   xfree (x->order);
   *x = (struct index) { 0 };
@@ -42,6 +44,15 @@ void index_of_arch (struct index *x, const struct arch *a)
     int n = block_params (a, b, ids);
     for (int i = 0; i < n; i++) add_tensor (x, a, b, ids[i]);
   }
+}
+
+const char *index_tensor_at (const struct index *x, int64_t rank, int64_t at)
+{
+  for (int64_t i = 0; i < x->slices; i++) {
+    const struct row_slice *t = &x->slice[i];
+    if (t->rank == rank && t->offset <= at && at < t->offset + t->count) return x->tensor[t->tensor].name;
+  }
+  return "?";
 }
 
 int index_find (const struct arch *a, int64_t block, enum pid id)
@@ -80,8 +91,9 @@ static bool slice_ok (const struct index *x, const struct row_slice *s)
 
 int index_check (const struct index *x, struct err *e)
 {
+  int64_t all = 0;
   for (int64_t i = 0; i < x->ranks; i++)
-    if (x->rank[i].rank != i || x->rank[i].count < 0) return world_err (e, "row %lld of /index/ranks is impossible", (long long) i);
+    if (x->rank[i].rank != i || x->rank[i].count < 0 || __builtin_add_overflow (all, x->rank[i].count, &all) || all > INT64_MAX / 16) return world_err (e, "row %lld of /index/ranks is impossible", (long long) i);
   for (int64_t i = 0; i < x->tensors; i++)
     if (!tensor_ok (&x->tensor[i]) || memcmp (x->tensor[i].moments, x->tensor[0].moments, 8)) return world_err (e, "row %lld of /index/tensors is impossible", (long long) i);
   for (int64_t i = 0; i < x->slices; i++)
@@ -103,12 +115,36 @@ void index_sort (struct index *x)
 {
   xfree (x->first);
   xfree (x->order);
+  xfree (x->sum_at);
+  x->sum_at = xalloc ((size_t) (x->ranks + 1) * sizeof (int64_t), "ckpt");
+  for (int64_t r = 0; r < x->ranks; r++) x->sum_at[r + 1] = x->sum_at[r] + CKPT_KINDS * index_blocks (x, r);
   x->first = xalloc ((size_t) (x->tensors + 2) * sizeof (int64_t), "ckpt");
   x->order = xalloc ((size_t) (x->slices + 1) * sizeof (int64_t), "ckpt");
   int64_t *first = x->first + 1;   /* first[t + 1] runs from the beginning of t to its end, which leaves x->first right */
   for (int64_t i = 0; i < x->slices; i++) if (x->slice[i].tensor + 1 < x->tensors) first[x->slice[i].tensor + 1]++;
   for (int64_t t = 1; t < x->tensors; t++) first[t] += first[t - 1];
   for (int64_t i = 0; i < x->slices; i++) x->order[first[x->slice[i].tensor]++] = i;
+}
+
+const uint64_t *index_sums (const struct index *x, int kind, int64_t rank) { return x->sum ? x->sum + x->sum_at[rank] + kind * index_blocks (x, rank) : NULL; }
+
+int64_t index_sums_all (const struct index *x)
+{
+  int64_t n = 0;
+  for (int64_t r = 0; r < x->ranks; r++)
+    if (__builtin_add_overflow (n, x->rank[r].count / x->block + 1, &n) || n > INT32_MAX) return -1;
+  n = 0;
+  for (int64_t r = 0; r < x->ranks; r++) n += CKPT_KINDS * index_blocks (x, r);
+  return n;
+}
+
+bool index_sums_good (const struct index *x)
+{
+  const uint64_t *sum = x->sum;
+  for (int64_t r = 0; r < x->ranks; r++)
+    for (int k = 0; k < CKPT_KINDS; k++, sum += index_blocks (x, r))
+      if (x->rank[r].sum[k] != hash_bytes (sum, (size_t) index_blocks (x, r) * sizeof *sum, 0)) return false;
+  return true;
 }
 
 static int overlap_of (const struct index *x, int64_t t, struct err *e)
@@ -257,4 +293,13 @@ int strips_meet (const struct strip *a, const struct strip *b, struct run run[st
       if (r.r0 < r.r1 && r.c0 < r.c1) run[n++] = run_of (a, b, &r);
     }
   return n;
+}
+
+/* A row of the one, moved by some rows, would have to meet a row of the other: k stride + p.width > d and k stride < d + q.width. */
+bool runs_collide (const struct run *p, const struct run *q)
+{
+  int64_t stride = p->rows > 1 ? p->a_stride : q->a_stride, d = q->a - p->a, most = d - p->width;
+  int64_t k = most >= 0 ? most / stride + 1 : -((-most - 1) / stride);   /* the first that fulfils the one */
+  k = MAX (k, 1 - q->rows);
+  return k < p->rows && k * stride < d + q->width;
 }

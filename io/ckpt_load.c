@@ -1,29 +1,12 @@
-/* Any mesh from any other. Each dataset of the file is dealt to one rank, which streams all of it for its checksum and takes from the stream what it holds; what a rank
-   needs of the others it reads by itself. On the mesh that wrote, that is one pass over the rank's own dataset. */
-#include "ckpt_int.h"
+/* Any mesh from any other. Each rank finds where its elements lie, reads them into their place and compares the checksums of the blocks that it reads whole; blocks that no rank
+   needs whole are dealt out, so that each sum is compared by some rank. On the mesh that wrote, that is one pass over the rank's own datasets. */
+#include "ckpt_loading.h"
 #include <stdlib.h>
 #include <string.h>
 
 #define SEEN 10.0                 /* seconds in which a file that rank 0 sees must be seen everywhere */
-#define WINDOW (CKPT_STAGE / 4)   /* elements */
-
-/* Elements [offset, offset + n) of RANK's datasets are elements [at, at + n) of my piece. */
-struct take { int rank, piece; int64_t offset, n, at; };
-
-struct loader {
-  const struct ckpt_state *s;
-  MPI_Comm world;
-  struct ckpt_file f;
-  struct index mine;             /* of this model: tensors only */
-  int32_t *map;                  /* my tensor -> the file's */
-  int kinds, kind;               /* to load; in work */
-  struct piece *piece;
-  int pieces;
-  bool *windowed;                /* [pieces] its rows lie scattered: put together window by window, not from takes */
-  struct take *take, *from;      /* by rank, offset; of the rank that is streamed */
-  int64_t takes, room, from_n;
-  float *buf;                    /* WINDOW */
-};
+enum { TASK = 16 };               /* blocks that a thread takes on at once */
+enum use { NONE, SOME, WHOLE };   /* of a block's elements are mine */
 
 /* --- rank 0 reads what all must know --- */
 
@@ -35,15 +18,37 @@ static int read_head (struct loader *l, const char *path, struct err *e)
   return 0;
 }
 
-/* A table and its length from rank 0. */
-static void share_rows (MPI_Comm c, void *rows, int64_t *n, size_t row)
+/* What rank 0 found, and how long its tables are. */
+struct shared { int64_t bad, step, tokens, moments, tensors, slices, ranks, sums, block; double updates; };
+
+/* All tables, one after the other: into BLOB, from it, or (NULL) only their bytes. */
+static int64_t pack (struct loader *l, char *blob, bool out)
 {
-  void **p = rows;
-  int rank;
-  MPI_Comm_rank (c, &rank);
-  ckpt_bcast (c, n, sizeof *n);
-  if (rank) *p = xalloc ((size_t) *n * row, "ckpt");
-  ckpt_bcast (c, *p, *n * (int64_t) row);
+  struct index *x = &l->f.index;
+  struct { void **rows; int64_t bytes; } part[] = {
+    { (void **) &x->tensor, x->tensors * (int64_t) sizeof *x->tensor }, { (void **) &x->slice, x->slices * (int64_t) sizeof *x->slice },
+    { (void **) &x->rank, x->ranks * (int64_t) sizeof *x->rank }, { (void **) &x->sum, x->sums * (int64_t) sizeof *x->sum },
+    { (void **) &x->where, x->ranks * CKPT_KINDS * (int64_t) sizeof *x->where }, { (void **) &l->map, l->mine.tensors * (int64_t) sizeof *l->map },
+  };
+  int64_t at = 0;
+  for (int i = 0; i < LEN (part); at += part[i++].bytes) {
+    if (!blob || !part[i].bytes) continue;
+    if (out && !*part[i].rows) *part[i].rows = xalloc ((size_t) part[i].bytes, "ckpt");
+    if (out) memcpy (*part[i].rows, blob + at, (size_t) part[i].bytes);
+    else memcpy (blob + at, *part[i].rows, (size_t) part[i].bytes);
+  }
+  return at;
+}
+
+static void share_tables (struct loader *l)
+{
+  int rank = l->s->mesh->rank;
+  int64_t bytes = pack (l, NULL, false);
+  char *blob = xalloc ((size_t) bytes + 1, "ckpt");
+  if (!rank) pack (l, blob, false);
+  ckpt_bcast (l->world, blob, bytes);
+  if (rank) pack (l, blob, true);
+  xfree (blob);
 }
 
 static int share_head (struct loader *l, const char *path, struct err *e)
@@ -51,74 +56,72 @@ static int share_head (struct loader *l, const char *path, struct err *e)
   struct index *x = &l->f.index;
   struct ckpt_head *h = &l->f.head;
   int rank = l->s->mesh->rank, bad = rank ? 0 : read_head (l, path, e);
-  if (ckpt_agree (l->world, bad, e)) return -1;
-  ckpt_bcast (l->world, &h->step, sizeof h->step);
-  ckpt_bcast (l->world, &h->tokens, sizeof h->tokens);
-  ckpt_bcast (l->world, &h->updates, sizeof h->updates);
-  ckpt_bcast (l->world, &h->moments, sizeof h->moments);
-  share_rows (l->world, &x->tensor, &x->tensors, sizeof *x->tensor);
-  share_rows (l->world, &x->slice, &x->slices, sizeof *x->slice);
-  share_rows (l->world, &x->rank, &x->ranks, sizeof *x->rank);
-  int64_t sets = x->ranks * CKPT_KINDS;
-  share_rows (l->world, &x->where, &sets, sizeof *x->where);
-  ckpt_bcast (l->world, l->map, l->mine.tensors * (int64_t) sizeof *l->map);
-  bad = rank ? file_join (&l->f, path, SEEN, e) : 0;
-  l->f.spare = wait_cores (l->s->mesh->local_size) >= 2 * l->s->mesh->local_size;
-  return ckpt_agree (l->world, bad, e);
+  struct shared m = { bad, h->step, h->tokens, h->moments, x->tensors, x->slices, x->ranks, x->sums, x->block, h->updates };
+  ckpt_bcast (l->world, &m, sizeof m);
+  if (m.bad) return ckpt_agree (l->world, bad, e);
+  h->step = m.step, h->tokens = m.tokens, h->updates = m.updates, h->moments = (enum dtype) m.moments;
+  x->tensors = m.tensors, x->slices = m.slices, x->ranks = m.ranks, x->sums = m.sums, x->block = m.block;
+  share_tables (l);
+  return 0;
 }
 
-/* --- who reads what --- */
+/* --- where my elements lie --- */
 
-static struct strip strip_of_piece (const struct piece *p)
+struct strip loader_strip (const struct piece *p)
 {
   const struct part *t = &p->slot->part;
   bool flat = param_ndim (p->slot->id) == 1;
   return (struct strip) { flat ? t->row0 + t->col0 : t->row0, flat ? 0 : t->col0, flat ? 1 : t->cols, p->start, p->hi - p->lo };
 }
 
-static int32_t tensor_of (const struct loader *l, const struct piece *p) { return l->map[index_find (&l->s->conf->arch, p->slot->block, p->slot->id)]; }
+int32_t loader_tensor (const struct loader *l, const struct piece *p) { return l->map[index_find (&l->s->conf->arch, p->slot->block, p->slot->id)]; }
 
-static void add_take (struct loader *l, const struct take *t)
+static void add_take (struct loader *l, int rank, int piece, int64_t offset, const struct run *u)
 {
   if (l->takes == l->room) {
     l->room = l->room ? 2 * l->room : 64;
-    l->take = xrealloc (l->take, (size_t) l->room * sizeof *t, "ckpt");
+    l->take = xrealloc (l->take, (size_t) l->room * sizeof *l->take, "ckpt");
   }
-  l->take[l->takes++] = *t;
+  struct take t = { rank, piece, *u, 0, 0 };
+  t.u.b += offset;
+  t.end = t.u.b + (u->rows - 1) * u->b_stride + u->width;
+  l->take[l->takes++] = t;
 }
 
 static int by_place (const void *a, const void *b)
 {
   const struct take *p = a, *q = b;
-  return p->at < q->at ? -1 : p->at > q->at;
+  return (p->u.a > q->u.a) - (p->u.a < q->u.a);
 }
 
 static int by_source (const void *a, const void *b)
 {
   const struct take *p = a, *q = b;
   if (p->rank != q->rank) return p->rank < q->rank ? -1 : 1;
-  return p->offset < q->offset ? -1 : p->offset > q->offset;
+  return (p->u.b > q->u.b) - (p->u.b < q->u.b);
 }
 
 /* Takes of one piece: do they hold each element once? */
 static int check_takes (const struct loader *l, struct take *t, int64_t n, const struct piece *p, struct err *e)
 {
-  const char *name = l->f.index.tensor[tensor_of (l, p)].name;
-  int64_t at = 0;
+  const char *name = l->f.index.tensor[loader_tensor (l, p)].name;
+  int64_t sum = 0;
   if (n) qsort (t, (size_t) n, sizeof *t, by_place);
-  for (int64_t i = 0; i < n; at += t[i++].n) {
-    if (t[i].at < at) return world_err (e, "%s holds elements of tensor %s twice", l->f.path, name);
-    if (t[i].at > at) break;
+  for (int64_t i = 0; i < n; i++) {
+    const struct run *u = &t[i].u;
+    sum += u->rows * u->width;
+    for (int64_t k = i + 1; k < n && t[k].u.a < u->a + (u->rows - 1) * u->a_stride + u->width; k++)
+      if (runs_collide (u, &t[k].u)) return world_err (e, "%s holds elements of tensor %s twice", l->f.path, name);
   }
-  return at == p->hi - p->lo ? 0 : world_err (e, "%s lacks elements of tensor %s", l->f.path, name);
+  return sum == p->hi - p->lo ? 0 : world_err (e, "%s lacks elements of tensor %s", l->f.path, name);
 }
 
 static int plan_piece (struct loader *l, int i, struct err *e)
 {
   const struct index *x = &l->f.index;
   const struct piece *p = &l->piece[i];
-  struct strip w = strip_of_piece (p);
-  int32_t tensor = tensor_of (l, p);
+  struct strip w = loader_strip (p);
+  int32_t tensor = loader_tensor (l, p);
   int64_t before = l->takes;
   struct run run[RUNS_MAX];
   for (int64_t k = x->first[tensor]; k < x->first[tensor + 1]; k++) {
@@ -126,103 +129,126 @@ static int plan_piece (struct loader *l, int i, struct err *e)
     struct strip from = strip_of_slice (t);
     int n = strips_meet (&w, &from, run);
     for (int j = 0; j < n; j++) {
-      if (run[j].rows > 1) l->windowed[i] = true;
-      add_take (l, &(struct take) { t->rank, i, t->offset + run[j].b, run[j].width, run[j].a });
+      if (run[j].rows > 1 && !l->s->lay) l->windowed[i] = true;
+      add_take (l, t->rank, i, t->offset, &run[j]);
     }
   }
-  if (!l->windowed[i]) return check_takes (l, l->take + before, l->takes - before, p, e);
-  l->takes = before;
+  if (check_takes (l, l->take + before, l->takes - before, p, e)) return -1;
+  if (l->windowed[i]) l->takes = before;
   return 0;
 }
 
-static int plan (struct loader *l, struct err *e)
+static void sort_takes (struct loader *l)
 {
+  l->first = xalloc ((size_t) (l->f.index.ranks + 1) * sizeof *l->first, "ckpt");
+  if (l->takes) qsort (l->take, (size_t) l->takes, sizeof *l->take, by_source);
+  for (int64_t i = 0; i < l->takes; i++) {
+    struct take *t = &l->take[i];
+    t->reach = i && t[-1].rank == t->rank ? MAX (t[-1].reach, t->end) : t->end;
+    l->first[t->rank + 1]++;
+  }
+  for (int64_t r = 0; r < l->f.index.ranks; r++) l->first[r + 1] += l->first[r];
+}
+
+/* --- who compares which checksum --- */
+
+/* Elements [lo, hi) of RANK's datasets are all mine. A sum of format 2 is of a dataset. */
+static void use_whole (struct loader *l, uint8_t *use, int64_t rank, int64_t lo, int64_t hi)
+{
+  const struct index *x = &l->f.index;
+  int64_t count = x->rank[rank].count, from = ceil_div (lo, x->block), to = hi == count ? index_blocks (x, rank) : hi / x->block;
+  if (!x->sum && (lo > 0 || hi < count)) return;
+  for (int64_t b = from; b < to; b++) use[b] = WHOLE;
+}
+
+static void use_of_rank (struct loader *l, uint8_t *use, int64_t rank)
+{
+  int64_t block = l->f.index.block, lo = 0, hi = 0;   /* what is mine without a gap */
+  for (int64_t i = l->first[rank]; i < l->first[rank + 1]; i++) {
+    const struct take *t = &l->take[i];
+    for (int64_t b = t->u.b / block; b <= (t->end - 1) / block; b++) use[b] = MAX (use[b], SOME);
+    if (t->u.rows > 1 && t->u.b_stride > t->u.width) continue;
+    if (t->u.b > hi) use_whole (l, use, rank, lo, hi), lo = t->u.b;
+    hi = MAX (hi, t->end);
+  }
+  use_whole (l, use, rank, lo, hi);
+}
+
+static void add_task (struct loader *l, const struct task *t)
+{
+  if (l->tasks == l->task_room) {
+    l->task_room = l->task_room ? 2 * l->task_room : 256;
+    l->task = xrealloc (l->task, (size_t) l->task_room * sizeof *t, "ckpt");
+  }
+  l->task[l->tasks++] = *t;
+}
+
+/* The next block of a dataset: part of the task before, or of one of its own. Of format 2 all blocks whose sum is compared are one task. */
+static void add_block (struct loader *l, int kind, int rank, int64_t b, bool check)
+{
+  struct task *t = l->tasks ? &l->task[l->tasks - 1] : NULL;
+  bool more = t && t->kind == kind && t->rank == rank && t->to == b && t->check == check && (t->to - t->from < TASK || (check && !l->f.index.sum));
+  if (more) t->to++;
+  else add_task (l, &(struct task) { kind, rank, b, b + 1, check });
+}
+
+/* Which rank compares what no rank has whole, the I-th of N. */
+static int dealt_to (const struct loader *l, int kind, int64_t i, int64_t n)
+{
+  int64_t size = l->s->mesh->size;
+  return (int) (i * size / n + (size > n ? kind % (size / n) : 0));
+}
+
+/* HAD: a bit a block that some rank has whole. */
+static void list_tasks (struct loader *l, const uint64_t *had, int64_t left)
+{
+  const struct index *x = &l->f.index;
+  for (int k = 0; k < l->kinds; k++)
+    for (int64_t r = 0, at = 0, i = 0; r < x->ranks; at += index_blocks (x, r++)) {
+      int64_t n = index_blocks (x, r);
+      for (int64_t b = 0; b < n; b++) {
+        bool dealt = !(had[(at + b) / 64] >> (at + b) % 64 & 1) && dealt_to (l, k, i, left) == l->s->mesh->rank;
+        bool check = l->use[at + b] == WHOLE || dealt;
+        if (check || l->use[at + b]) add_block (l, k, (int) r, b, check);
+        if (!(had[(at + b) / 64] >> (at + b) % 64 & 1) && (x->sum || b == n - 1)) i++;
+      }
+    }
+}
+
+/* Collective. */
+static void plan_blocks (struct loader *l)
+{
+  const struct index *x = &l->f.index;
+  int64_t all = 0, left = 0, at = 0;
+  MPI_Request q;
+  for (int64_t r = 0; r < x->ranks; r++) all += index_blocks (x, r);
+  l->use = xalloc ((size_t) all + 1, "ckpt");
+  uint64_t *had = xalloc ((size_t) (all / 64 + 1) * sizeof *had, "ckpt");
+  for (int64_t r = 0; r < x->ranks; at += index_blocks (x, r++)) use_of_rank (l, l->use + at, r);
+  for (int64_t i = 0; i < all; i++) if (l->use[i] == WHOLE) had[i / 64] |= UINT64_C (1) << i % 64;
+  MPI_Iallreduce (MPI_IN_PLACE, had, (int) (all / 64 + 1), MPI_UINT64_T, MPI_BOR, l->world, &q);
+  wait_all (1, &q);
+  for (int64_t r = 0, b = 0; r < x->ranks; r++)
+    for (int64_t n = index_blocks (x, r), k = 0; k < n; k++, b++) left += !(had[b / 64] >> b % 64 & 1) && (x->sum || k == n - 1);
+  list_tasks (l, had, left);
+  xfree (had);
+}
+
+static int plan (struct loader *l, const char *path, struct err *e)
+{
+  if (l->s->mesh->rank && file_join (&l->f, path, SEEN, e)) return -1;
   l->pieces = units_pieces (l->s->units, &l->piece);
   l->windowed = xalloc ((size_t) l->pieces + 1, "ckpt");
   for (int i = 0; i < l->pieces; i++) if (plan_piece (l, i, e)) return -1;
-  if (l->takes) qsort (l->take, (size_t) l->takes, sizeof *l->take, by_source);
-  return 0;
-}
-
-/* Which rank verifies a dataset: where the file has as many writers as the world has ranks, the one at the same place. */
-static int dealt_to (const struct loader *l, int kind, int64_t rank)
-{
-  int64_t size = l->s->mesh->size, n = l->f.index.ranks;
-  return (int) (rank * size / n + (size > n ? kind % (size / n) : 0));
-}
-
-/* --- the elements --- */
-
-static void put (struct loader *l, const struct piece *p, int64_t at, int64_t n, const float *src)
-{
-  l->s->put (l->s->ctx, l->kind, p->unit, p->lo + at, n, src);
-}
-
-/* What takes have of the stretch [at, at + n) of the dataset that is streamed. Two may want the same elements: a head that was tied, and the embedding. */
-static int take_stretch (void *ctx, int64_t at, int64_t n, const float *p)
-{
-  struct loader *l = ctx;
-  for (int64_t i = 0; i < l->from_n && l->from[i].offset < at + n; i++) {
-    const struct take *t = &l->from[i];
-    int64_t lo = MAX (t->offset, at), hi = MIN (t->offset + t->n, at + n);
-    if (lo < hi) put (l, &l->piece[t->piece], t->at + lo - t->offset, hi - lo, p + lo - at);
-  }
-  for (; l->from_n && l->from->offset + l->from->n <= at + n; l->from++) l->from_n--;
-  return 0;
-}
-
-static int take_directly (struct loader *l, const struct take *t, struct err *e)
-{
-  for (int64_t i = 0, n; i < t->n; i += n) {
-    n = MIN (WINDOW, t->n - i);
-    if (file_get (&l->f, l->kind, t->rank, t->offset + i, n, l->buf, e)) return -1;
-    put (l, &l->piece[t->piece], t->at + i, n, l->buf);
-  }
-  return 0;
-}
-
-static int read_windows (struct loader *l, const struct piece *p, struct err *e)
-{
-  struct strip w = strip_of_piece (p);
-  int64_t all = w.count;
-  for (int64_t at = 0; at < all; at += w.count) {
-    w.start = p->start + at;
-    w.count = MIN (WINDOW, all - at);
-    if (ckpt_read (&l->f, l->kind, tensor_of (l, p), &w, l->buf, e)) return -1;
-    put (l, p, at, w.count, l->buf);
-  }
-  return 0;
-}
-
-static int read_kind (struct loader *l, struct err *e)
-{
-  int64_t t = 0;
-  for (int64_t r = 0; r < l->f.index.ranks; r++) {
-    int64_t n = 0;
-    while (t + n < l->takes && l->take[t + n].rank == r) n++;
-    l->from = l->take + t;
-    l->from_n = n;
-    if (dealt_to (l, l->kind, r) == l->s->mesh->rank) {
-      if (file_stream (&l->f, l->kind, (int) r, take_stretch, l, e)) return -1;
-    } else
-      for (int64_t i = 0; i < n; i++) if (take_directly (l, &l->take[t + i], e)) return -1;
-    t += n;
-  }
-  for (int i = 0; i < l->pieces; i++)
-    if (l->windowed[i] && read_windows (l, &l->piece[i], e)) return -1;
-  return 0;
-}
-
-static int read_all (struct loader *l, struct err *e)
-{
-  for (l->kind = 0; l->kind < l->kinds; l->kind++) if (read_kind (l, e)) return -1;
+  sort_takes (l);
   return 0;
 }
 
 static int load_steps (struct loader *l, const char *path, struct err *e)
 {
-  if (share_head (l, path, e) || ckpt_agree (l->world, plan (l, e), e)) return -1;
-  return ckpt_agree (l->world, read_all (l, e), e);
+  if (share_head (l, path, e) || ckpt_agree (l->world, plan (l, path, e), e)) return -1;
+  plan_blocks (l);
+  return ckpt_agree (l->world, loader_fetch (l, e), e);
 }
 
 int ckpt_load (struct ckpt_state *s, const char *path, bool weights_only, struct err *e)
@@ -231,17 +257,18 @@ int ckpt_load (struct ckpt_state *s, const char *path, bool weights_only, struct
   struct err local = { 0 };
   index_of_arch (&l.mine, &s->conf->arch);
   l.map = xalloc ((size_t) l.mine.tensors * sizeof *l.map, "ckpt");
-  l.buf = xalloc ((size_t) CKPT_STAGE, "ckpt stage");
   h5_begin ();
   int rc = load_steps (&l, path, e ? e : &local);
   if (!rc) s->step = l.f.head.step, s->tokens = l.f.head.tokens, s->updates = l.f.head.updates;
   file_close (&l.f);
   h5_end ();
   xfree (l.map);
-  xfree (l.buf);
   xfree (l.piece);
   xfree (l.windowed);
   xfree (l.take);
+  xfree (l.first);
+  xfree (l.use);
+  xfree (l.task);
   index_free (&l.mine);
   return rc;
 }

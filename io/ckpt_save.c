@@ -75,16 +75,34 @@ static void gather_slices (struct ckpt_saving *v)
   xfree (at);
 }
 
+/* To rank 0: the sums of each rank's blocks. */
+static void gather_sums (struct ckpt_saving *v)
+{
+  struct index *x = &v->index;
+  int n = v->s.mesh->size, mine = CKPT_KINDS * (int) v->blocks, *count = xalloc ((size_t) n * sizeof (int), "ckpt"), *at = xalloc ((size_t) n * sizeof (int), "ckpt");
+  MPI_Request r;
+  for (int i = 0, sum = 0; i < n && !v->rank; sum += count[i++]) count[i] = CKPT_KINDS * (int) index_blocks (x, i), at[i] = sum;
+  MPI_Igatherv (v->sum, mine, MPI_UINT64_T, x->sum, count, at, MPI_UINT64_T, 0, v->world, &r);
+  wait_all (1, &r);
+  xfree (count);
+  xfree (at);
+}
+
 static int make_index (struct ckpt_saving *v, struct err *e)
 {
   struct index *x = &v->index;
+  int64_t block = x->block;
   index_of_arch (x, &v->s.conf->arch);
+  x->block = block;
   for (int64_t i = 0; i < x->tensors; i++) snprintf (x->tensor[i].moments, sizeof x->tensor[i].moments, "%s", dtype_name (v->s.moments));
   x->ranks = v->s.mesh->size;
   x->rank = xalloc ((size_t) x->ranks * sizeof *x->rank, "ckpt");
   gather_ranks (v);
   gather_slices (v);
   if (v->rank) return 0;
+  x->sums = index_sums_all (x);
+  if (x->sums < 0) return user_err (e, "the checkpoint would have more than %d blocks: ckpt_state.block is too small", INT32_MAX);
+  x->sum = xalloc ((size_t) x->sums * sizeof *x->sum, "ckpt");
   for (int64_t i = x->slices - 1; i >= 0; i--) x->tensor[x->slice[i].tensor].stage = x->rank[x->slice[i].rank].pp;
   return index_check (x, e);
 }
@@ -112,6 +130,7 @@ static void free_saving (struct ckpt_saving **at)
   xfree (v->slice);
   xfree (v->source);
   xfree (v->buf);
+  xfree (v->sum);
   xfree (v);
   h5_end ();
 }
@@ -128,14 +147,16 @@ int ckpt_begin (const struct ckpt_state *s, const char *run_dir, struct ckpt_sav
 {
   struct err local = { 0 };
   struct ckpt_saving *v = *out = xalloc (sizeof *v, "ckpt");
-  *v = (struct ckpt_saving) { .s = *s, .world = s->mesh->world, .rank = s->mesh->rank, .local_rank = s->mesh->local_rank, .fd = -1, .h5 = -1, .began = now (),
-                              .spare = wait_cores (s->mesh->local_size) >= 2 * s->mesh->local_size };
+  *v = (struct ckpt_saving) { .s = *s, .world = s->mesh->world, .rank = s->mesh->rank, .local_rank = s->mesh->local_rank, .fd = -1, .h5 = -1, .began = now (), .threads = ckpt_threads (s) };
+  v->index.block = s->block ? s->block : CKPT_BLOCK;
   ckpt_folder (run_dir, v->folder);
   ckpt_name (run_dir, s->step, v->name);
   snprintf (v->tmp, sizeof v->tmp, "%s.tmp", v->name);
-  v->buf = xalloc ((size_t) CKPT_STAGE, "ckpt stage");
+  v->buf = xalloc ((size_t) (v->threads * SAVE_RUN * v->index.block) * 4, "ckpt stage");
   h5_begin ();
   list_sources (v);
+  v->blocks = ceil_div (v->me.count, v->index.block);
+  v->sum = xalloc ((size_t) (v->blocks * CKPT_KINDS + 1) * sizeof *v->sum, "ckpt");
   if (begin (v, run_dir, e ? e : &local)) return fail (out);
   v->t[0] = now ();
   save_start (v, save_write);
@@ -155,6 +176,7 @@ bool ckpt_busy (const struct ckpt_saving *v) { return !v->running || !v->done; }
 static int after_sync (struct ckpt_saving *v)
 {
   gather_ranks (v);
+  gather_sums (v);
   return v->rank ? 0 : make_complete (v, &v->err);
 }
 
@@ -167,7 +189,7 @@ static void tell_cost (const struct ckpt_saving *v)
 {
   struct ckpt_cost *c = v->s.cost;
   int64_t element = 4 + (CKPT_KINDS - 1) * dtype_size (v->s.moments);
-  if (c) *c = (struct ckpt_cost) { v->t[0] - v->began, v->t[1] - v->t[0], v->t[2] - v->t[1], v->t[3] - v->t[2], v->me.count * element };
+  if (c) *c = (struct ckpt_cost) { v->t[0] - v->began, v->t[1] - v->t[0] - v->disk, v->t[2] - v->t[1] + v->disk, v->t[3] - v->t[2], v->me.count * element };
 }
 
 int ckpt_next (struct ckpt_saving **at, struct err *e)

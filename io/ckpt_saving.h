@@ -9,6 +9,8 @@
 /* A stretch of my part, slice by slice: where the elements of my datasets come from. */
 struct source { int unit; int64_t lo, n; };
 
+enum { SAVE_RUN = 4 };           /* blocks written at once */
+
 struct ckpt_saving {
   struct ckpt_state s;           /* a copy; config is used by ckpt_begin only */
   MPI_Comm world;
@@ -23,10 +25,13 @@ struct ckpt_saving {
   int64_t bytes;                 /* rank 0: of the whole file */
   hid_t h5;                      /* rank 0: the file without its elements, in memory; -1 */
   int fd;                        /* of tmp, -1 */
-  float *buf;                    /* CKPT_STAGE bytes */
+  int threads;                   /* that may write at once */
+  float *buf;                    /* a run of blocks for each */
+  uint64_t *sum;                 /* [CKPT_KINDS * blocks] of my datasets' blocks */
+  int64_t blocks;                /* of each of them */
   int phase;
   double began, t[4];            /* seconds of the phases */
-  bool spare;                    /* this rank has a core to spare */
+  double disk;                   /* seconds of the writing in which the disk was started, which belong to sync */
   bool behind;                   /* work is done by a thread */
   bool running;                  /* there is one now */
   pthread_t thread;

@@ -1,5 +1,6 @@
 #include "ckpt_int.h"
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -27,41 +28,62 @@ void ckpt_head_free (struct ckpt_head *h)
 
 /* --- is all of it there and sound? --- */
 
-struct check { const char *path; int kind, rank; int64_t bad; int64_t at; };
+/* Threads take one dataset after the other. The first in the order of the file that is bad is told. */
+struct check { struct ckpt_file *f; atomic_int next; int bad[TEAM_MAX]; struct err err[TEAM_MAX]; };
 
 /* Bits, not isnan: this must hold whatever the compiler may assume of floats. */
-static int count_bad (void *ctx, int64_t at, int64_t n, const float *p)
+static int64_t count_bad (const float *p, int64_t n, int64_t at, int64_t *first)
 {
-  struct check *c = ctx;
+  int64_t bad = 0;
   for (int64_t i = 0; i < n; i++) {
     uint32_t u;
     memcpy (&u, p + i, 4);
     if ((u & 0x7f800000u) != 0x7f800000u) continue;
-    if (!c->bad++) c->at = at + i;
+    if (!bad++ && *first < 0) *first = at + i;
   }
-  return 0;
+  return bad;
 }
 
-/* The tensor that element AT of a writer's datasets belongs to. */
-static const char *tensor_at (const struct index *x, int rank, int64_t at)
+static int verify_dataset (const struct ckpt_file *f, int kind, int rank, float *buf, struct whole *w, struct err *e)
 {
-  for (int64_t i = 0; i < x->slices; i++) {
-    const struct row_slice *t = &x->slice[i];
-    if (t->rank == rank && t->offset <= at && at < t->offset + t->count) return x->tensor[t->tensor].name;
+  int64_t bad = 0, first = -1, block = f->index.block;
+  for (int64_t b = 0; b < index_blocks (&f->index, rank); b++) {
+    int64_t n = MIN (block, f->index.rank[rank].count - b * block);
+    bool wide = file_type (f, kind) == DT_F32;
+    if (file_block (f, kind, rank, b, wide ? (char *) buf : (char *) buf + 2 * n, w, e)) return -1;
+    if (!wide) h5_widen (buf, n);
+    bad += count_bad (buf, n, b * block, &first);
   }
-  return "?";
+  if (file_whole (f, kind, rank, w, e)) return -1;
+  if (!bad) return 0;
+  return world_err (e, "%s: /%s/rank%05d has %lld values that are not finite, the first at element %lld, in %s", f->path, ckpt_group[kind], rank, (long long) bad, (long long) first,
+                    index_tensor_at (&f->index, rank, first));
+}
+
+static int verify_some (void *ctx, int who)
+{
+  struct check *c = ctx;
+  float *buf = xalloc ((size_t) c->f->index.block * 4, "verify");
+  struct whole *w = whole_new ();
+  int ranks = (int) c->f->index.ranks, rc = 0;
+  for (int i; !rc && (i = c->next++) < ranks * CKPT_KINDS; c->bad[who] = i) rc = verify_dataset (c->f, i / ranks, i % ranks, buf, w, &c->err[who]);
+  if (rc) c->next = ranks * CKPT_KINDS;
+  whole_free (w);
+  xfree (buf);
+  return rc;
 }
 
 static int verify_data (struct ckpt_file *f, struct err *e)
 {
-  for (int k = 0; k < CKPT_KINDS; k++)
-    for (int r = 0; r < f->index.ranks; r++) {
-      struct check c = { f->path, k, r, 0, 0 };
-      if (file_stream (f, k, r, count_bad, &c, e)) return -1;
-      if (c.bad) return world_err (e, "%s: /%s/rank%05d has %lld values that are not finite, the first at element %lld, in %s", f->path, ckpt_group[k], r, (long long) c.bad,
-                                   (long long) c.at, tensor_at (&f->index, r, c.at));
-    }
-  return 0;
+  struct check *c = xalloc (sizeof *c, "verify");
+  int first = -1;
+  c->f = f;
+  int bad = team_run (MIN (wait_cores (1), 4), verify_some, c);
+  for (int i = 0; i < TEAM_MAX; i++)
+    if (c->err[i].msg[0] && (first < 0 || c->bad[i] < c->bad[first])) first = i;
+  if (first >= 0 && e) *e = c->err[first];
+  xfree (c);
+  return bad;
 }
 
 static int verify (struct ckpt_file *f, struct err *e)

@@ -1,4 +1,4 @@
-/* What one rank writes: its elements by plain writes at the places that the file's structure gave them. System calls only, so that a thread of its own may do it. */
+/* What one rank writes: its elements by plain writes at the places that the file's structure gave them. System calls only, so that threads of its own may do it. */
 #define _GNU_SOURCE
 #include "ckpt_saving.h"
 #include <errno.h>
@@ -11,17 +11,17 @@
 #define XXH_INLINE_ALL   /* for this machine's vectors: half as fast again as the library */
 #include <xxhash.h>
 
-#define WINDOW (CKPT_STAGE / 4)   /* elements */
-#define EAGER ((int64_t) 32 << 20)  /* bytes written before the disk is told */
+enum { RUN = SAVE_RUN, LENT = 16 };  /* pieces of memory that a run may lie in; more are copied together */
+#define EAGER ((int64_t) 32 << 20)   /* bytes written before the disk is told */
 
 static enum dtype type_of (const struct ckpt_saving *v, int kind) { return kind == CKPT_MASTER ? DT_F32 : v->s.moments; }
 
-static int put_out (struct ckpt_saving *v, const void *buf, int64_t bytes, int64_t at)
+static int put_out (struct ckpt_saving *v, const void *buf, int64_t bytes, int64_t at, struct err *e)
 {
   for (const char *p = buf; bytes; ) {
     ssize_t n = pwrite (v->fd, p, (size_t) bytes, at);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return world_err (&v->err, "cannot write %s: %s", v->tmp, strerror (n ? errno : ENOSPC));
+    if (n <= 0) return world_err (e, "cannot write %s: %s", v->tmp, strerror (n ? errno : ENOSPC));
     p += n, at += n, bytes -= n;
     v->written += n;
   }
@@ -38,87 +38,109 @@ static void narrow (float *buf, int64_t n)
   }
 }
 
-/* --- elements --- */
+/* --- elements: the datasets are cut into runs of blocks, which threads take one after the other in the order of the file --- */
 
-/* The disk starts on what is written while the rest is: at the end there is less to wait for. Some file systems do not know it, and need not. */
-static void start_disk (struct ckpt_saving *v, int64_t at, int64_t *begun, bool all)
+struct writer { struct ckpt_saving *v; int64_t runs; atomic_llong next; atomic_bool stop; double disk[TEAM_MAX]; struct err err[TEAM_MAX]; };   /* disk: seconds to start it */
+struct lent { const void *p; int64_t bytes; };
+
+/* The slice that holds element AT of my datasets. */
+static int slice_at (const struct ckpt_saving *v, int64_t at)
 {
-  if (at - *begun < EAGER && !all) return;
-  sync_file_range (v->fd, *begun, at - *begun, SYNC_FILE_RANGE_WRITE);
-  *begun = at;
-}
-
-/* Bytes of a dataset as they come: summed (HASH not NULL) and written from AT on. */
-struct sink { struct ckpt_saving *v; XXH3_state_t *hash; int64_t at, begun; bool write; };
-
-static int sink_put (struct sink *k, const void *p, int64_t bytes)
-{
-  for (const char *c = p; bytes; ) {
-    int64_t n = MIN (bytes, CKPT_STAGE / 2);   /* in the core's cache from the sum to the write */
-    if (k->hash) XXH3_64bits_update (k->hash, c, (size_t) n);
-    if (k->write && put_out (k->v, c, n, k->at)) return -1;
-    c += n, k->at += n, bytes -= n;
-    if (k->write) start_disk (k->v, k->at, &k->begun, false);
+  int lo = 0, hi = v->slices - 1;
+  while (lo < hi) {
+    int mid = (lo + hi + 1) / 2;
+    if (v->slice[mid].offset <= at) lo = mid;
+    else hi = mid - 1;
   }
-  return 0;
+  return lo;
 }
 
-/* All of one kind: long stretches from where they lie, if that can be seen and needs no rounding; else through a buffer that stays in the core's cache. */
-static int pour (struct ckpt_saving *v, enum ckpt_kind kind, struct sink *k)
+/* Elements [at, at + n) where they lie, if that can be seen, needs no rounding and is in few pieces; else in BUF. */
+static int lend (const struct ckpt_saving *v, enum ckpt_kind kind, int64_t at, int64_t n, float *buf, struct lent out[static LENT])
 {
-  enum dtype type = type_of (v, kind);
-  int64_t used = 0, left = v->me.count;
-  for (int i = 0; i < v->slices; i++) {
-    const struct source *s = &v->source[i];
-    if (v->s.see && type == DT_F32 && (s->n >= WINDOW || !k->write)) {
-      if (sink_put (k, v->buf, used * 4) || sink_put (k, v->s.see (v->s.ctx, kind, s->unit, s->lo), s->n * 4)) return -1;
-      left -= s->n, used = 0;
-      continue;
-    }
-    for (int64_t lo = 0, n; lo < s->n; lo += n) {
-      n = MIN (s->n - lo, WINDOW - used);
-      v->s.get (v->s.ctx, kind, s->unit, s->lo + lo, n, v->buf + used);
-      used += n, left -= n;
-      if (used < WINDOW && left) continue;
-      if (type == DT_BF16) narrow (v->buf, used);
-      if (sink_put (k, v->buf, used * dtype_size (type))) return -1;
-      used = 0;
-    }
+  const struct ckpt_state *s = &v->s;
+  bool seen = s->see && type_of (v, kind) == DT_F32;
+  int first = slice_at (v, at), last = slice_at (v, at + n - 1), pieces = 0;
+  if (last - first >= LENT) seen = false;
+  for (int64_t i = first, done = 0, k; done < n; i++, done += k) {
+    const struct source *from = &v->source[i];
+    int64_t skip = at + done - v->slice[i].offset, lo = from->lo + skip;
+    k = MIN (n - done, from->n - skip);
+    if (seen) out[pieces++] = (struct lent) { s->see (s->ctx, kind, from->unit, lo), k * 4 };
+    else if (s->see) memcpy (buf + done, s->see (s->ctx, kind, from->unit, lo), (size_t) k * 4);
+    else s->get (s->ctx, kind, from->unit, lo, k, buf + done);
   }
-  if (sink_put (k, v->buf, used * dtype_size (type))) return -1;
-  if (k->write) start_disk (v, k->at, &k->begun, true);
+  if (seen) return pieces;
+  if (type_of (v, kind) == DT_BF16) narrow (buf, n);
+  out[0] = (struct lent) { buf, n * dtype_size (type_of (v, kind)) };
+  return 1;
+}
+
+/* Pieces of memory to byte AT of the file, block by block (BLOCK bytes, the last has fewer), each in the core's cache from its checksum to its write. */
+static int write_blocks (struct ckpt_saving *v, const struct lent *piece, int pieces, int64_t block, int64_t at, uint64_t *sum, struct err *e)
+{
+  XXH3_state_t h;
+  int64_t have = 0;   /* bytes of the block at hand that are in h */
+  for (int i = 0; i < pieces; i++)
+    for (int64_t k = 0, n; k < piece[i].bytes; k += n, at += n) {
+      const char *p = (const char *) piece[i].p + k;
+      n = MIN (block - have, piece[i].bytes - k);
+      bool ends = have + n == block || (k + n == piece[i].bytes && i == pieces - 1);
+      if (ends && !have) *sum++ = XXH3_64bits (p, (size_t) n);
+      else {
+        if (!have) XXH3_64bits_reset (&h);
+        XXH3_64bits_update (&h, p, (size_t) n);
+        if (ends) *sum++ = XXH3_64bits_digest (&h);
+      }
+      have = ends ? 0 : have + n;
+      if (put_out (v, p, n, at, e)) return -1;
+    }
   return 0;
 }
 
-static int do_kind (struct ckpt_saving *v, enum ckpt_kind kind, bool hash, bool write)
+/* After run I of a dataset: the disk starts on what is written while the rest is; at the end there is less to wait for. Some file systems do not know it, and need not. */
+static void start_disk (struct writer *w, enum ckpt_kind kind, int64_t i, int64_t run, int who)
 {
-  struct sink k = { v, hash ? XXH3_createState () : NULL, v->at[kind], v->at[kind], write };
-  if (hash && !k.hash) return world_err (&v->err, "out of host memory");
-  if (hash) XXH3_64bits_reset (k.hash);
-  int bad = pour (v, kind, &k);
-  if (hash) v->me.sum[kind] = XXH3_64bits_digest (k.hash);
-  XXH3_freeState (k.hash);
-  return bad;
+  int64_t stretch = MAX (1, EAGER / run), from = i / stretch * stretch;
+  double t = now ();
+  if ((i + 1) % stretch && i + 1 < w->runs) return;
+  sync_file_range (w->v->fd, w->v->at[kind] + from * run, (i + 1 - from) * run, SYNC_FILE_RANGE_WRITE);
+  w->disk[who] += now () - t;
 }
 
-static int do_all (struct ckpt_saving *v, bool hash, bool write)
+static int write_run (struct writer *w, enum ckpt_kind kind, int64_t i, int who)
 {
-  for (int k = 0; k < CKPT_KINDS; k++) if (do_kind (v, k, hash, write)) return -1;
+  struct ckpt_saving *v = w->v;
+  struct lent piece[LENT];
+  int64_t size = dtype_size (type_of (v, kind)), run = RUN * v->index.block, lo = i * run, n = MIN (run, v->me.count - lo);
+  int pieces = lend (v, kind, lo, n, v->buf + who * run, piece);
+  if (write_blocks (v, piece, pieces, v->index.block * size, v->at[kind] + lo * size, v->sum + kind * v->blocks + i * RUN, &w->err[who])) return -1;
+  start_disk (w, kind, i, run * size, who);
   return 0;
 }
 
-static void *sum_beside (void *v) { return do_all (v, true, false) ? v : NULL; }
+static int write_some (void *ctx, int who)
+{
+  struct writer *w = ctx;
+  for (int64_t i; !w->stop && (i = w->next++) < w->runs * CKPT_KINDS; )
+    if (write_run (w, (enum ckpt_kind) (i / w->runs), i % w->runs, who)) w->stop = true;
+  return w->err[who].msg[0] ? -1 : 0;
+}
 
-/* With a core to spare and nothing to copy or round, the checksums are made beside the writing. */
+/* What only `get` gives, one thread asks for. */
 int save_write (struct ckpt_saving *v)
 {
-  pthread_t t;
-  bool beside = v->spare && v->s.see && v->s.moments == DT_F32 && v->me.count >= 4 * WINDOW && !pthread_create (&t, NULL, sum_beside, v);
-  if (!beside) return do_all (v, true, true);
-  void *failed;
-  int bad = do_all (v, false, true);
-  pthread_join (t, &failed);
-  return bad || failed ? -1 : 0;
+  struct writer *w = xalloc (sizeof *w, "ckpt");
+  w->v = v;
+  w->runs = ceil_div (v->me.count, RUN * v->index.block);
+  int bad = team_run (v->s.see ? v->threads : 1, write_some, w);
+  for (int i = TEAM_MAX - 1; i >= 0; i--) {
+    if (w->err[i].msg[0]) v->err = w->err[i];
+    v->disk = MAX (v->disk, w->disk[i]);
+  }
+  xfree (w);
+  for (int k = 0; k < CKPT_KINDS && !bad; k++) v->me.sum[k] = hash_bytes (v->sum + k * v->blocks, (size_t) v->blocks * sizeof *v->sum, 0);
+  return bad;
 }
 
 /* --- to the disk, and the name --- */

@@ -11,13 +11,13 @@ import zipfile
 import h5py
 import numpy as np
 
-VERSION = 2
+VERSIONS = (2, 3)
 
 
 def open_checkpoint(path):
     f = h5py.File(path, "r")
-    if text(f.attrs.get("format")) != "tessera checkpoint" or f.attrs["version"] != VERSION:
-        raise ValueError(f"{path} is no checkpoint of format version {VERSION}")
+    if text(f.attrs.get("format")) != "tessera checkpoint" or f.attrs["version"] not in VERSIONS:
+        raise ValueError(f"{path} is no checkpoint of format version 2 or 3")
     if f.attrs["complete"] != 1:
         raise ValueError(f"{path} is not complete")
     return f
