@@ -329,10 +329,12 @@ static void issue (struct dev *d, struct queue *q, const struct op *o)
   if (timed) spans_end (of (d), q, span);
 }
 
+static void *no_host (struct dev *d, void *p) { return (void) d, (void) p, NULL; }
+
 static const struct dev_limits limits = { LIMITS_CUDA };
 
 static const struct dev_ops ops = {
-  .name = "cuda", .limits = &limits, .open = cuda_open, .close = cuda_close, .memory = memory, .used = used, .reserve = cuda_reserve, .release = cuda_release,
+  .name = "cuda", .limits = &limits, .open = cuda_open, .close = cuda_close, .memory = memory, .used = used, .reserve = cuda_reserve, .release = cuda_release, .host = no_host,
   .queue_open = queue_open, .queue_close = queue_close, .event_open = event_open, .event_close = event_close, .record = record, .wait = wait, .sync = sync,
   .drain = drain, .fetch = fetch, .tuned = cuda_tuned, .tune = cuda_tune, .group_open = cuda_group_open, .group_close = cuda_group_close,
   .graph_begin = graph_begin, .graph_end = graph_end, .graph_launch = graph_launch, .graph_free = graph_free,

@@ -100,6 +100,7 @@ struct dev_ops {
   int64_t (*used) (struct dev *d);                                           /* bytes of it that are taken now, by arenas and all else, as the driver says (cpu: what of this process is resident) */
   void *(*reserve) (struct dev *d, enum space s, int64_t bytes, struct err *e);   /* NULL with the sentence when it does not fit; zeroed, aligned to 4096 */
   void  (*release) (struct dev *d, enum space s, void *p, int64_t bytes);
+  void *(*host) (struct dev *d, void *p);                                    /* where the host itself may reach memory P while no queue works on it (set-up, checkpoints; never in a step); NULL: it cannot */
   struct queue *(*queue_open) (struct dev *d, enum queue_kind k, const char *name, void *work, int64_t work_bytes);   /* work borrowed */
   void  (*queue_close) (struct dev *d, struct queue *q);                     /* waits for it */
   struct event *(*event_open) (struct dev *d);
@@ -150,6 +151,8 @@ int  dev_open (struct dev *d, const char *name, const struct dev_conf *c, struct
 void dev_close (struct dev *d);
 /* Of devices that measure nothing. */
 char *dev_tuned_none (struct dev *d);
+/* Of devices whose memory the host cannot reach. */
+void *dev_host_none (struct dev *d, void *p);
 void dev_tune_none (struct dev *d, const char *text, bool use);
 extern const struct dev_ops dev_cpu, dev_sim;
 

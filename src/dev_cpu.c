@@ -61,10 +61,12 @@ static int64_t cpu_used (struct dev *d)
   return resident * sysconf (_SC_PAGESIZE);
 }
 
+static void *cpu_host (struct dev *d, void *p) { return (void) d, cpu_at (p); }
+
 static const struct dev_limits limits = { LIMITS_CPU };
 
 const struct dev_ops dev_cpu = {
-  .name = "cpu", .limits = &limits, .open = cpu_open, .close = cpu_close, .memory = cpu_memory, .used = cpu_used, .reserve = cpu_reserve, .release = cpu_release,
+  .name = "cpu", .limits = &limits, .open = cpu_open, .close = cpu_close, .memory = cpu_memory, .used = cpu_used, .reserve = cpu_reserve, .release = cpu_release, .host = cpu_host,
   .queue_open = cpu_queue_open, .queue_close = cpu_queue_close, .event_open = cpu_event_open, .event_close = cpu_event_close,
   .record = cpu_record, .wait = cpu_wait, .sync = cpu_sync, .drain = cpu_drain, .fetch = cpu_fetch, .tuned = dev_tuned_none, .tune = dev_tune_none,
   .group_open = cpu_group_open, .group_close = cpu_group_close,

@@ -300,7 +300,7 @@ static void sim_close (struct dev *d)
 }
 
 const struct dev_ops dev_sim = {
-  .name = "sim", .limits = &as_cpu, .open = sim_cannot, .close = sim_close, .memory = sim_memory, .used = sim_used, .reserve = sim_reserve, .release = sim_release,
+  .name = "sim", .limits = &as_cpu, .open = sim_cannot, .close = sim_close, .memory = sim_memory, .used = sim_used, .reserve = sim_reserve, .release = sim_release, .host = dev_host_none,
   .queue_open = sim_queue_open, .queue_close = sim_queue_close, .event_open = sim_event_open, .event_close = sim_event_close,
   .record = sim_record, .wait = sim_wait, .sync = sim_sync, .drain = sim_drain, .fetch = sim_fetch, .tuned = dev_tuned_none, .tune = dev_tune_none, .group_open = sim_group_open, .group_close = sim_group_close,
   .graph_begin = sim_graph_begin, .graph_end = sim_graph_end, .graph_launch = sim_graph_launch, .graph_free = sim_graph_free,

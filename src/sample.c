@@ -235,7 +235,7 @@ static int sample (struct job *j, const char *dir, int argc, char **argv, struct
   if (t && t->vocab > j->c.arch.vocab)
     bad = user_err (e, "the tokenizer %s has %lld ids, the model %lld: it is of another model", j->c.data.tokenizer, (long long) t->vocab, (long long) j->c.arch.vocab);
   if (mesh_agree (&j->m, bad, e)) return tokenizer_close (t), -1;
-  int found = state_resume (j, dir, &step, &tokens, e), rc = found < 0 ? -1 : 0;
+  int found = state_resume (j, NULL, dir, &step, &tokens, e), rc = found < 0 ? -1 : 0;
   if (!found) rc = user_err (e, "%s has no checkpoint yet", dir);
   else if (!rc) rc = w.logits ? dump_logits (j, &w, e) : generate (j, &w, t, e);
   tokenizer_close (t);

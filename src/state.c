@@ -21,11 +21,50 @@ static void put (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, c
   dev_put (&j->d, j->s.q, part_of (j, k, unit) + lo, src, n * 4);
 }
 
+/* Where it lies, for the host, while nothing runs. */
+static float *lay (void *ctx, enum ckpt_kind k, int unit, int64_t lo)
+{
+  struct job *j = ctx;
+  return (float *) j->d.ops->host (&j->d, part_of (j, k, unit)) + lo;
+}
+
+static const float *see (void *ctx, enum ckpt_kind k, int unit, int64_t lo) { return lay (ctx, k, unit, lo); }
+
 struct ckpt_state state_of (struct job *j, int64_t step, int64_t tokens)
 {
   const struct conf *c = &j->c;
+  bool open = j->d.ops->host (&j->d, part_of (j, CKPT_MASTER, 0)) != NULL;
   return (struct ckpt_state) { .conf = c, .mesh = &j->m, .units = &j->s.sh.units, .step = step, .tokens = tokens, .get = get, .put = put, .ctx = j,
-    .moments = c->run.save_moments, .stripes = c->run.stripe_count, .stripe_bytes = c->run.stripe_size };
+    .lay = open ? lay : NULL, .see = open ? see : NULL, .moments = c->run.save_moments, .stripes = c->run.stripe_count, .stripe_bytes = c->run.stripe_size };
+}
+
+/* ---- the copy of the state in host memory ---- */
+
+/* Where part K of UNIT lies in the copy. */
+static float *copy_of (const struct saver *s, enum ckpt_kind k, int unit)
+{
+  int64_t at = 0;
+  const struct units *u = &s->j->s.sh.units;
+  for (int i = 0; i < unit; i++) at += u->unit[i].shard;
+  return s->copy + at * CKPT_KINDS + u->unit[unit].shard * k;
+}
+
+static float *lay_copied (void *ctx, enum ckpt_kind k, int unit, int64_t lo) { return copy_of (ctx, k, unit) + lo; }
+static const float *see_copied (void *ctx, enum ckpt_kind k, int unit, int64_t lo) { return lay_copied (ctx, k, unit, lo); }
+
+static void get_copied (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, float *dst)
+{
+  memcpy (dst, copy_of (ctx, k, unit) + lo, (size_t) n * 4);
+}
+
+/* What was loaded into the copy to where it belongs. */
+static void copy_back (struct saver *s, int kinds)
+{
+  struct job *j = s->j;
+  for (int i = 0; i < j->s.sh.units.count; i++)
+    for (int k = 0; k < kinds; k++)
+      dev_op (&j->d, j->s.q, OP_COPY, copy, .dst = part_of (j, k, i), .src = copy_of (s, k, i), .bytes = j->s.sh.units.unit[i].shard * 4);
+  j->d.ops->drain (&j->d);
 }
 
 /* ---- loading ---- */
@@ -49,15 +88,19 @@ static int load_from (struct job *j, struct ckpt_state *s, struct err *e)
   return 1;
 }
 
-int state_resume (struct job *j, const char *dir, int64_t *step, int64_t *tokens, struct err *e)
+int state_resume (struct job *j, struct saver *copy, const char *dir, int64_t *step, int64_t *tokens, struct err *e)
 {
   struct ckpt_state s = state_of (j, 0, 0);
-  int found = ckpt_resume (&s, dir, j->c.load.fallback, e), own = found;
+  bool through = !s.lay && copy && copy->copy;
+  if (through) s.lay = lay_copied, s.ctx = copy;
+  int found = ckpt_resume (&s, dir, j->c.load.fallback, e), own = found, kinds = CKPT_KINDS;
   if (!found && j->c.load.from[0]) {
     shard_init (&j->s.sh);   /* what is not loaded: moments */
     found = load_from (j, &s, e);
+    if (j->c.load.weights_only) kinds = 1;
   }
   if (found <= 0) return found;
+  if (through) copy_back (copy, kinds);
   *step = s.step;
   *tokens = s.tokens;
   step_set_updates (&j->s, s.updates);
@@ -66,22 +109,6 @@ int state_resume (struct job *j, const char *dir, int64_t *step, int64_t *tokens
 }
 
 /* ---- saving ---- */
-
-/* Where part K of UNIT lies in the copy. */
-static float *copy_of (const struct saver *s, enum ckpt_kind k, int unit)
-{
-  int64_t at = 0;
-  const struct units *u = &s->j->s.sh.units;
-  for (int i = 0; i < unit; i++) at += u->unit[i].shard;
-  return s->copy + at * CKPT_KINDS + u->unit[unit].shard * k;
-}
-
-static const float *see_copied (void *ctx, enum ckpt_kind k, int unit, int64_t lo) { return copy_of (ctx, k, unit) + lo; }
-
-static void get_copied (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, float *dst)
-{
-  memcpy (dst, copy_of (ctx, k, unit) + lo, (size_t) n * 4);
-}
 
 void saver_open (struct saver *s, struct job *j)
 {
@@ -154,6 +181,20 @@ int saver_finish (struct saver *s, struct err *e)
   return ended (s, rc, e);
 }
 
+/* Cores that computing leaves to a rank's writers; on a GPU it takes none. */
+static int spare_cores (const struct job *j)
+{
+  int computing = j->d.conf.threads, all = wait_cores (j->m.local_size) / MAX (1, j->m.local_size);
+  return computing ? MIN (4, MAX (1, all - computing)) : 0;
+}
+
+/* Nothing works on the state any more. */
+static void settle (struct job *j)
+{
+  shard_settle (&j->s.sh);
+  j->d.ops->drain (&j->d);
+}
+
 int saver_save (struct saver *s, int64_t step, int64_t tokens, bool last, struct err *e)
 {
   struct job *j = s->j;
@@ -165,7 +206,8 @@ int saver_save (struct saver *s, int64_t step, int64_t tokens, bool last, struct
   struct ckpt_state state = state_of (j, step, tokens);
   state.config = text;
   state.updates = step_updates (&j->s);
-  if (behind) state.get = get_copied, state.see = see_copied, state.ctx = s;
+  if (behind) state.get = get_copied, state.see = see_copied, state.ctx = s, state.threads = spare_cores (j);
+  else settle (j);
   s->step = step;
   s->began = now ();
   s->going = false;

@@ -4,11 +4,14 @@
 #include "ckpt.h"
 #include "job.h"
 
+struct saver;
+
 /* The tensors of J's step as a checkpoint sees them; borrowed from J. */
 struct ckpt_state state_of (struct job *j, int64_t step, int64_t tokens);
-/* Where a run begins: the newest good checkpoint of DIR (STATE_OWN), else load.from (STATE_OTHER), into the step. 0 if there is none (then nothing is loaded), -1. Collective. */
+/* Where a run begins: the newest good checkpoint of DIR (STATE_OWN), else load.from (STATE_OTHER), into the step; through COPY's memory (NULL: none) where the host cannot
+   reach the device's. 0 if there is none (then nothing is loaded), -1. Collective. */
 enum { STATE_OWN = 1, STATE_OTHER };
-int state_resume (struct job *j, const char *dir, int64_t *step, int64_t *tokens, struct err *e);
+int state_resume (struct job *j, struct saver *copy, const char *dir, int64_t *step, int64_t *tokens, struct err *e);
 
 /* A checkpoint on its way. Where run.save_async says so, the state is copied to host memory and written from there by a thread of each rank, while training goes on; the
    ranks bring it from phase to phase at steps that all of them agree on. */

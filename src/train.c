@@ -110,7 +110,7 @@ static int restore (struct run *r, struct err *e)
   base_phase ("load");
   if (!r->j.c.run.resume && refuse_old (r, e)) return -1;
   if (r->j.c.run.resume) {
-    int found = state_resume (&r->j, r->j.c.run.dir, &r->step, &r->tokens, e);
+    int found = state_resume (&r->j, &r->saver, r->j.c.run.dir, &r->step, &r->tokens, e);
     if (found < 0) return -1;
     if (found) {
       r->kept = found == STATE_OWN;
