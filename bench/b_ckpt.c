@@ -1,6 +1,6 @@
-/* Checkpoints against the disk itself. In each round the same ranks save, write the same bytes raw, load on the mesh that wrote, read raw and load on another mesh, in an order that
-   alternates; the figures are ratios of sums over an even number of rounds. The first round verifies what was loaded, to the byte.
-   usage: mpiexec -n N bench/b_ckpt FOLDER [MB in all [rounds [warm|cold]]]   cold: files leave the page cache before they are read */
+/* Checkpoints against the disk itself. In each round the same ranks write bytes raw and read them, then save the same bytes, load on the mesh that wrote and load on another, from the same
+   memory and into the same; the figures are medians over the rounds of raw time over ours. The first round is not counted: it verifies what was loaded, to the byte.
+   usage: mpiexec -n N bench/b_ckpt FOLDER [MB in all [rounds [warm|cold]]]   cold: files leave the page cache before they are read. bench/b_ckpt.sh runs the cases that count. */
 #define _GNU_SOURCE
 #include "ckpt.h"
 #include <errno.h>
@@ -10,7 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHUNK ((int64_t) 64 << 20)
+#define CHUNK ((int64_t) 1 << 20)
+enum { ROUNDS = 100 };
 
 /* A mesh with its parts in host memory. */
 struct rig { struct mesh mesh; struct units units; struct ckpt_state s; float **part; };   /* part[unit * kinds + kind][shard] */
@@ -18,10 +19,11 @@ struct rig { struct mesh mesh; struct units units; struct ckpt_state s; float **
 struct bench {
   struct conf conf;
   struct mesh world;
-  struct rig from, to, other;    /* written; loaded on the same mesh, on another */
+  struct rig from, to, other, narrow;   /* written; loaded on the same mesh, on one cut along all axes, on one whose rows are as short as they get */
   struct ckpt_cost cost;
   char dir[1000];
-  bool cold, whole;              /* whole: there is another mesh */
+  bool cold, others, narrows;    /* there are such meshes */
+  int64_t wrote;                 /* bytes that this rank gave to write calls in the last save */
 };
 
 static void get (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, float *dst)
@@ -31,17 +33,19 @@ static void get (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, f
 
 static const float *see (void *ctx, enum ckpt_kind k, int unit, int64_t lo) { return ((struct rig *) ctx)->part[unit * CKPT_KINDS + k] + lo; }
 
+static float *lay (void *ctx, enum ckpt_kind k, int unit, int64_t lo) { return ((struct rig *) ctx)->part[unit * CKPT_KINDS + k] + lo; }
+
 static void put (void *ctx, enum ckpt_kind k, int unit, int64_t lo, int64_t n, const float *src)
 {
   memcpy (((struct rig *) ctx)->part[unit * CKPT_KINDS + k] + lo, src, (size_t) n * 4);
 }
 
-static void open_rig (struct bench *b, struct rig *r, int dp, int tp)
+static void open_rig (struct bench *b, struct rig *r, int dp, int pp, int tp)
 {
   struct err e = { 0 };
-  struct mesh_shape shape = { .dim = { tp, 1, dp, 1 }, .order = { AXIS_TP, AXIS_PP, AXIS_DP_SHARD, AXIS_DP_REPLICATE }, .kv_rep = 1 };
+  struct mesh_shape shape = { .dim = { tp, pp, dp, 1 }, .order = { AXIS_TP, AXIS_PP, AXIS_DP_SHARD, AXIS_DP_REPLICATE }, .kv_rep = 1 };
   must (!mesh_open (&r->mesh, MPI_COMM_WORLD, &e) && !mesh_split (&r->mesh, &shape, true, &e), "%s", e.msg);
-  struct unit_place p = { tp, r->mesh.coord[AXIS_TP], 1, 0, 1, dp, r->mesh.coord[AXIS_DP_SHARD], 64 };
+  struct unit_place p = { tp, r->mesh.coord[AXIS_TP], pp, r->mesh.coord[AXIS_PP], 1, dp, r->mesh.coord[AXIS_DP_SHARD], 64 };
   must (!units_make (&r->units, &b->conf, &p, &e), "%s", e.msg);
   int n = r->units.count * CKPT_KINDS;
   r->part = xalloc ((size_t) n * sizeof (float *), "bench");
@@ -51,7 +55,7 @@ static void open_rig (struct bench *b, struct rig *r, int dp, int tp)
     must (r->part[i], "out of memory");
     memset (r->part[i], 0xff, bytes);
   }
-  r->s = (struct ckpt_state) { .conf = &b->conf, .mesh = &r->mesh, .units = &r->units, .get = get, .see = see, .put = put, .ctx = r, .cost = &b->cost };
+  r->s = (struct ckpt_state) { .conf = &b->conf, .mesh = &r->mesh, .units = &r->units, .get = get, .see = see, .put = put, .lay = getenv ("PUT") ? NULL : lay, .ctx = r, .cost = &b->cost };
 }
 
 /* The value of an element does not depend on the mesh. Fill, or count what is not as it must be. */
@@ -78,19 +82,20 @@ static int64_t visit (struct rig *r, bool fill)
 static void open_bench (struct bench *b, const char *dir, int64_t mb)
 {
   struct err e = { 0 };
-  int size = b->world.size, tp = size;
+  int size = b->world.size, tp = MIN (size, 8);
   snprintf (b->dir, sizeof b->dir, "%s", dir);
   conf_default (&b->conf);
   strcpy (b->conf.sharding.wrap, "layer");
   int64_t dim = mb >= 256 ? 1024 : 128;
   b->conf.arch = (struct arch) { .dim = dim, .heads = 8, .kv_heads = 8, .head_dim = dim / 8, .ffn = 4 * dim, .vocab = 1024, .layers = 1, .norm_eps = 1e-5, .rope_theta = 1e4 };
   int64_t layer = 16 * dim * dim * 12;
-  b->conf.arch.layers = MAX (1, ((mb << 20) - 2 * 1024 * dim * 12) / layer);
-  while (tp > 8) tp /= 2;
-  b->whole = size > 1 && size % tp == 0 && !arch_check_tp (&b->conf.arch, tp, &e);
-  open_rig (b, &b->from, size, 1);
-  open_rig (b, &b->to, size, 1);
-  if (b->whole) open_rig (b, &b->other, size / tp, tp);
+  b->conf.arch.layers = MAX (2, ((mb << 20) - 2 * 1024 * dim * 12) / layer);
+  b->others = size > 1 && size % 2 == 0;
+  b->narrows = size > 2 && size % tp == 0 && !arch_check_tp (&b->conf.arch, tp, &e);
+  open_rig (b, &b->from, size, 1, 1);
+  open_rig (b, &b->to, size, 1, 1);
+  if (b->others) open_rig (b, &b->other, size % 8 ? size / 2 : size / 4, size % 8 ? 1 : 2, 2);
+  if (b->narrows) open_rig (b, &b->narrow, size / tp, 1, tp);
   visit (&b->from, true);
 }
 
@@ -114,13 +119,30 @@ static void move_parts (const struct rig *r, bool write, int fd, int64_t at)
   }
 }
 
-enum { SAVE, WRITE, RAW_WRITE, RAW, LOAD, RAW_READ, OTHER, SAVE_CPU, RAW_CPU, LOAD_CPU, READ_CPU, OTHER_CPU, TIMES };   /* CPU: of one rank; tells more where the machine is shared */
+enum { SAVE, WRITE, RAW, RAW_WRITE, LOAD, RAW_READ, OTHER, NARROW, SAVE_CPU, RAW_CPU, LOAD_CPU, READ_CPU, OTHER_CPU, NARROW_CPU, TIMES };   /* CPU: of one rank; tells more where the machine is shared */
 
-/* What the same ranks do to the same disk without us: t[RAW_WRITE] writing, t[RAW] all of it. */
-static void raw (const struct bench *b, const char *path, int64_t bytes, double *t)
+static double cpu (void)
+{
+  struct timespec t;
+  clock_gettime (CLOCK_PROCESS_CPUTIME_ID, &t);
+  return (double) t.tv_sec + 1e-9 * (double) t.tv_nsec;
+}
+
+/* Bytes that this process gave to write calls so far. */
+static int64_t written (void)
+{
+  long long n = -1;
+  FILE *f = fopen ("/proc/self/io", "r");
+  for (char line[80]; f && n < 0 && fgets (line, sizeof line, f);) sscanf (line, "wchar: %lld", &n);
+  if (f) fclose (f);
+  return n;
+}
+
+/* What the same ranks do to the same disk without us: t[RAW_WRITE] writing, t[RAW] with create, sync and close. */
+static void time_raw (const struct bench *b, const char *path, int64_t bytes, double *t)
 {
   mesh_barrier (b->world.world);
-  double t0 = now ();
+  double t0 = now (), c0 = cpu ();
   if (!b->world.rank) {
     int fd = open (path, O_RDWR | O_CREAT | O_TRUNC, 0666);
     must (fd >= 0, "%s: %m", path);
@@ -137,7 +159,17 @@ static void raw (const struct bench *b, const char *path, int64_t bytes, double 
   if (!b->world.local_rank) must (!fsync (fd), "%s: %m", path);
   close (fd);
   mesh_barrier (b->world.world);
-  t[RAW] = now () - t0;
+  t[RAW] = now () - t0, t[RAW_CPU] = cpu () - c0;
+}
+
+static void time_save (struct bench *b, double *t)
+{
+  struct err e = { 0 };
+  mesh_barrier (b->world.world);
+  t[SAVE] = now (), t[SAVE_CPU] = cpu ();
+  must (!ckpt_save (&b->from.s, b->dir, &e), "%s", e.msg);
+  t[SAVE_CPU] = cpu () - t[SAVE_CPU], t[SAVE] = now () - t[SAVE];
+  t[WRITE] = b->cost.write;
 }
 
 static void forget (const struct bench *b, const char *path)
@@ -147,13 +179,6 @@ static void forget (const struct bench *b, const char *path)
   int fd = open (path, O_RDONLY);
   if (fd < 0 || posix_fadvise (fd, 0, 0, POSIX_FADV_DONTNEED)) say (SAY_WARN, "%s: stays in memory", path);
   close (fd);
-}
-
-static double cpu (void)
-{
-  struct timespec t;
-  clock_gettime (CLOCK_PROCESS_CPUTIME_ID, &t);
-  return (double) t.tv_sec + 1e-9 * (double) t.tv_nsec;
 }
 
 static void time_load (struct bench *b, struct rig *r, const char *path, double *t, double *c)
@@ -179,24 +204,21 @@ static void time_read (struct bench *b, const char *path, int64_t bytes, double 
   *c = cpu () - *c, *t = now () - *t;
 }
 
-static void time_save (struct bench *b, int step, double *t)
+static void drop (const struct bench *b, const char *path)
 {
-  struct err e = { 0 };
-  b->from.s.step = step;
   mesh_barrier (b->world.world);
-  t[SAVE] = now (), t[SAVE_CPU] = cpu ();
-  must (!ckpt_save (&b->from.s, b->dir, &e), "%s", e.msg);
-  t[SAVE_CPU] = cpu () - t[SAVE_CPU], t[SAVE] = now () - t[SAVE];
-  t[WRITE] = b->cost.write;
+  if (!b->world.rank) unlink (path);
+  mesh_barrier (b->world.world);
 }
 
-static void time_raw (struct bench *b, const char *path, int64_t bytes, double *t)
+static void raw_half (struct bench *b, const char *path, int64_t bytes, double *t)
 {
-  t[RAW_CPU] = cpu ();
-  raw (b, path, bytes, t);
-  t[RAW_CPU] = cpu () - t[RAW_CPU];
+  time_raw (b, path, bytes, t);
+  time_read (b, path, bytes, &t[RAW_READ], &t[READ_CPU]);
+  drop (b, path);
 }
 
+/* One file at a time, and in turn the first: each writer gets the pages of the cache that the other's file left, for on a virtual machine a page that is new to it costs several times the write. */
 static void one_round (struct bench *b, int step, double t[TIMES])
 {
   char path[1200], rawpath[1200];
@@ -204,53 +226,70 @@ static void one_round (struct bench *b, int step, double t[TIMES])
   for (int i = 0; i < b->from.units.count; i++) bytes += b->from.units.unit[i].shard * 4 * CKPT_KINDS;
   snprintf (path, sizeof path, "%s/checkpoints/step_%08d.h5", b->dir, step);
   snprintf (rawpath, sizeof rawpath, "%s/raw", b->dir);
-  if (step % 2) time_save (b, step, t), time_raw (b, rawpath, bytes, t);
-  else time_raw (b, rawpath, bytes, t), time_save (b, step, t);
-  if (step % 2) time_load (b, &b->to, path, &t[LOAD], &t[LOAD_CPU]);
+  b->from.s.step = step;
+  if (step % 2) raw_half (b, rawpath, bytes, t);
+  int64_t before = written ();
+  time_save (b, t);
+  b->wrote = written () - before;
+  time_load (b, &b->to, path, &t[LOAD], &t[LOAD_CPU]);
+  if (b->others) time_load (b, &b->other, path, &t[OTHER], &t[OTHER_CPU]);
+  if (b->narrows) time_load (b, &b->narrow, path, &t[NARROW], &t[NARROW_CPU]);
   must (step > 1 || !visit (&b->to, false), "what was loaded is not what was saved");
-  time_read (b, rawpath, bytes, &t[RAW_READ], &t[READ_CPU]);
-  if (step % 2 == 0) time_load (b, &b->to, path, &t[LOAD], &t[LOAD_CPU]);
-  if (b->whole) time_load (b, &b->other, path, &t[OTHER], &t[OTHER_CPU]);
-  must (!b->whole || step > 1 || !visit (&b->other, false), "what was loaded on another mesh is not what was saved");
-  mesh_barrier (b->world.world);
-  if (!b->world.rank) unlink (rawpath), unlink (path);
+  must (!b->others || step > 1 || !visit (&b->other, false), "what was loaded on another mesh is not what was saved");
+  must (!b->narrows || step > 1 || !visit (&b->narrow, false), "what was loaded on a third mesh is not what was saved");
+  drop (b, path);
+  if (step % 2 == 0) raw_half (b, rawpath, bytes, t);
   slowest (b, t, TIMES);
 }
 
-/* All of t[a] over all of t[c]. The first two rounds, one of each order, only warm the machine: on a virtual one the writer that gets new pages of the cache pays for them, and
-   who that is changes with the order. */
+static int by_size (const void *a, const void *b)
+{
+  double x = *(const double *) a, y = *(const double *) b;
+  return (x > y) - (x < y);
+}
+
+/* The median over rounds of t[a] / t[c]. The first round, which warms the machine and verifies, counts only where it is alone. */
 static double ratio (double (*all)[TIMES], int n, int a, int c)
 {
-  double x = 0, y = 0;
-  for (int i = n > 2 ? 2 : 0; i < n; i++) x += all[i][a], y += all[i][c];
-  return x / y;
+  double r[ROUNDS];
+  int m = 0;
+  for (int i = n > 1; i < n; i++) r[m++] = all[i][c] > 0 ? all[i][a] / all[i][c] : 0;
+  qsort (r, (size_t) m, sizeof *r, by_size);
+  return m % 2 ? r[m / 2] : (r[m / 2 - 1] + r[m / 2]) / 2;
+}
+
+static void report (struct bench *b, double (*all)[TIMES], int n)
+{
+  double payload = (double) arch_params (&b->conf.arch) * 12;
+  int64_t wrote;
+  MPI_Allreduce (&b->wrote, &wrote, 1, MPI_INT64_T, MPI_SUM, b->world.world);
+  say (SAY_INFO, "{\"bench\": \"ckpt\", \"ranks\": %d, \"gb\": %.3f, \"reads\": \"%s\", \"rounds\": %d, \"write_ratio\": %.3f, \"save_ratio\": %.3f, \"load_ratio\": %.3f, \"other_ratio\": %.3f, \"narrow_ratio\": %.3f, "
+       "\"bytes_ratio\": %.4f, \"save_cpu_ratio\": %.3f, \"load_cpu_ratio\": %.3f, \"other_cpu_ratio\": %.3f, \"narrow_cpu_ratio\": %.3f, \"save_s\": %.3f}", b->world.size, 1e-9 * payload, b->cold ? "cold" : "warm", MAX (1, n - 1),
+       ratio (all, n, RAW_WRITE, WRITE), ratio (all, n, RAW, SAVE), ratio (all, n, RAW_READ, LOAD), ratio (all, n, RAW_READ, OTHER), ratio (all, n, RAW_READ, NARROW), (double) wrote / payload,
+       ratio (all, n, RAW_CPU, SAVE_CPU), ratio (all, n, READ_CPU, LOAD_CPU), ratio (all, n, READ_CPU, OTHER_CPU), ratio (all, n, READ_CPU, NARROW_CPU), all[n - 1][SAVE]);
 }
 
 int main (int argc, char **argv)
 {
   struct bench b = { 0 };
   struct err e = { 0 };
+  double all[ROUNDS][TIMES] = { 0 };
   wait_before_mpi ();
   MPI_Init (&argc, &argv);
   if (argc < 2) return fprintf (stderr, "usage: mpiexec -n N %s FOLDER [MB in all [rounds [warm|cold]]]\n", argv[0]), 2;
-  int rounds = MAX (1, argc > 3 ? atoi (argv[3]) : 6);
+  int rounds = MIN (ROUNDS, MAX (1, argc > 3 ? atoi (argv[3]) : 6));
   b.cold = argc > 4 && !strcmp (argv[4], "cold");
   must (!mesh_open (&b.world, MPI_COMM_WORLD, &e), "%s", e.msg);
   base_rank (b.world.rank, b.world.size, NULL);
   wait_init (b.world.local_size);
   open_bench (&b, argv[1], argc > 2 ? atoll (argv[2]) : 256);
-  double (*all)[TIMES] = xalloc ((size_t) rounds * sizeof *all, "bench");
   for (int step = 1; step <= rounds; step++) {
     double *t = all[step - 1];
     one_round (&b, step, t);
-    say (SAY_INFO, "save %.3f s (create %.3f write %.3f sync %.3f seal %.3f), raw %.3f s (write %.3f), load %.3f s, raw read %.3f s, other mesh %.3f s; cpu %.3f %.3f %.3f %.3f %.3f s", t[SAVE],
-         b.cost.create, b.cost.write, b.cost.sync, b.cost.seal, t[RAW], t[RAW_WRITE], t[LOAD], t[RAW_READ], t[OTHER], t[SAVE_CPU], t[RAW_CPU], t[LOAD_CPU], t[READ_CPU], t[OTHER_CPU]);
+    say (SAY_INFO, "save %.3f s (create %.3f write %.3f sync %.3f seal %.3f), raw %.3f s (write %.3f), load %.3f s, raw read %.3f s, other mesh %.3f s, narrow %.3f; cpu %.3f %.3f %.3f %.3f %.3f %.3f s", t[SAVE],
+         b.cost.create, b.cost.write, b.cost.sync, b.cost.seal, t[RAW], t[RAW_WRITE], t[LOAD], t[RAW_READ], t[OTHER], t[NARROW], t[SAVE_CPU], t[RAW_CPU], t[LOAD_CPU], t[READ_CPU], t[OTHER_CPU], t[NARROW_CPU]);
   }
-  double gb = 1e-9 * (double) arch_params (&b.conf.arch) * 12;
-  say (SAY_INFO, "{\"bench\": \"ckpt\", \"ranks\": %d, \"gb\": %.3f, \"reads\": \"%s\", \"write_ratio\": %.3f, \"save_ratio\": %.3f, \"load_ratio\": %.3f, \"other_ratio\": %.3f, "
-       "\"save_cpu_ratio\": %.3f, \"load_cpu_ratio\": %.3f, \"other_cpu_ratio\": %.3f, \"save_s\": %.3f}", b.world.size, gb, b.cold ? "cold" : "warm", ratio (all, rounds, RAW_WRITE, WRITE),
-       ratio (all, rounds, RAW, SAVE), ratio (all, rounds, RAW_READ, LOAD), b.whole ? ratio (all, rounds, RAW_READ, OTHER) : 0.0, ratio (all, rounds, RAW_CPU, SAVE_CPU),
-       ratio (all, rounds, READ_CPU, LOAD_CPU), b.whole ? ratio (all, rounds, READ_CPU, OTHER_CPU) : 0.0, all[rounds - 1][SAVE]);
+  report (&b, all, rounds);
   MPI_Finalize ();
   return 0;
 }
