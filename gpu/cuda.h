@@ -16,10 +16,11 @@ struct queue {
   void *work;                 /* borrowed */
   int64_t work_bytes;
   const char *name;
-  struct coll_stat *last;     /* figures of the last collective issued */
+  struct coll_stat *last;     /* figures of the last collective issued, and its group's name */
+  const char *last_name;
   struct queue *next;         /* of the device's */
 };
-struct event { cudaEvent_t e; struct coll_stat *after; };   /* after: what a compute queue that waits for it waits for */
+struct event { cudaEvent_t e; struct coll_stat *after; const char *name; };   /* after: what a compute queue that waits for it waits for, and its group's name */
 struct group {
   struct group_head head;     /* first: dev.h */
   struct dev *dev;
@@ -38,7 +39,8 @@ struct cuda {                 /* dev->impl */
   cublasLtHandle_t lt;
   struct group *groups[MAX_GROUPS];   /* open ones, for their errors */
   int n_groups;
-  struct spans *spans;        /* of collectives, and waits for them */
+  struct spans *spans;        /* of collectives, waits for them, and phases */
+  enum step_phase phase;           /* of the compute queue */
   struct times *times;        /* debug.op_times */
   struct queue *queues;
 };
@@ -70,10 +72,15 @@ void times_end (struct times *t, struct queue *q);
 
 void spans_open (struct cuda *c);
 void spans_close (struct cuda *c);
-int  spans_begin (struct cuda *c, struct queue *q, struct coll_stat *stat, bool exposed);
-void spans_end (struct cuda *c, struct queue *q, int span);
-void spans_read (struct cuda *c);        /* adds what is over to the figures */
-void spans_forget (struct cuda *c);      /* before a group is closed */
+/* What Q does between the two is a span: its seconds are added to *TO and *ALSO (NULL: to none), and it is in a trace as ABOUT says. */
+int64_t spans_begin (struct cuda *c, struct queue *q, double *to, double *also, const struct dev_span *about);
+void spans_end (struct cuda *c, struct queue *q, int64_t span);
+void spans_read (struct dev *d);         /* adds what is over to the figures */
+void range_begin (const char *name);     /* ranges of the host's thread that NVIDIA's profilers show (ranges.c) */
+void range_end (void);
+void spans_forget (struct dev *d);       /* before a group is closed */
+void cuda_phase (struct dev *d, struct queue *q, enum step_phase p, int32_t tag);
+void cuda_trace (struct dev *d, bool on);
 
 struct group *cuda_group_open (struct dev *d, const struct group_spec *s);
 void cuda_group_close (struct dev *d, struct group *g);

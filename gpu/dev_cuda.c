@@ -46,6 +46,8 @@ static int cuda_open (struct dev *d, const struct dev_conf *c, struct err *e)
   char pci[20] = "?";
   cudaDeviceGetPCIBusId (pci, sizeof pci, gpu);
   snprintf (d->id, sizeof d->id, "%s", pci);
+  struct cudaDeviceProp prop;
+  if (cudaGetDeviceProperties (&prop, gpu) == cudaSuccess) snprintf (d->name, sizeof d->name, "%.63s", prop.name);
   return 0;
 }
 
@@ -170,13 +172,14 @@ static void record (struct dev *d, struct queue *q, struct event *ev)
 {
   (void) d;
   ev->after = q->kind == QUEUE_COMM ? q->last : NULL;
+  ev->name = q->last_name;
   CU (cudaEventRecord (ev->e, q->s));
 }
 
 static void wait (struct dev *d, struct queue *q, struct event *ev)
 {
   bool timed = q->kind == QUEUE_COMPUTE && ev->after && !capturing;
-  int span = timed ? spans_begin (of (d), q, ev->after, true) : 0;
+  int64_t span = timed ? spans_begin (of (d), q, &ev->after->exposed, &d->phase[of (d)->phase].waited, &(struct dev_span) { .kind = SPAN_WAIT, .name = ev->name }) : 0;
   CU (cudaStreamWaitEvent (q->s, ev->e, 0));
   if (timed) spans_end (of (d), q, span);
 }
@@ -193,7 +196,7 @@ static void fetch (struct dev *d, struct event *ev, void *dst, const void *pinne
 {
   (void) sim_answer;
   sync (d, ev);
-  spans_read (of (d));
+  spans_read (d);
   memcpy (dst, pinned, (size_t) bytes);
 }
 
@@ -313,16 +316,26 @@ static op_fn *const action[OP_N] = {
   [OP_ALL_GATHER ... OP_N - 1] = cuda_coll,
 };
 
+static int64_t span_of (struct dev *d, struct queue *q, const struct op *o)
+{
+  struct dev_span s = { .kind = SPAN_OP, .name = H->op_name (o->kind) };
+  if (o->kind < OP_COLL_FIRST) return spans_begin (of (d), q, NULL, NULL, &s);
+  enum group_kind k = ((struct group_head *) o->coll.g)->kind;
+  s.kind = SPAN_COLL;
+  s.group = k;
+  s.seq = d->issued[k];
+  s.bytes = H->dev_coll_bytes (o);
+  q->last = group_stat (o->coll.g, o->kind);
+  q->last_name = H->group_name (k);
+  return spans_begin (of (d), q, &q->last->busy, NULL, &s);
+}
+
 static void issue (struct dev *d, struct queue *q, const struct op *o)
 {
   struct times *t = capturing ? NULL : of (d)->times;
   if (capturing) remember (o);
-  bool timed = o->kind >= OP_COLL_FIRST && !capturing;
-  int span = 0;
-  if (timed) {
-    q->last = group_stat (o->coll.g, o->kind);
-    span = spans_begin (of (d), q, q->last, false);
-  }
+  bool timed = (o->kind >= OP_COLL_FIRST || d->trace.on) && !capturing;
+  int64_t span = timed ? span_of (d, q, o) : 0;
   if (t) times_begin (t, q, o);
   action[o->kind] (d, q, o);
   if (t) times_end (t, q);
@@ -337,6 +350,7 @@ static const struct dev_ops ops = {
   .name = "cuda", .limits = &limits, .open = cuda_open, .close = cuda_close, .memory = memory, .used = used, .reserve = cuda_reserve, .release = cuda_release, .host = no_host,
   .queue_open = queue_open, .queue_close = queue_close, .event_open = event_open, .event_close = event_close, .record = record, .wait = wait, .sync = sync,
   .drain = drain, .fetch = fetch, .tuned = cuda_tuned, .tune = cuda_tune, .group_open = cuda_group_open, .group_close = cuda_group_close,
+  .phase = cuda_phase, .trace = cuda_trace,
   .graph_begin = graph_begin, .graph_end = graph_end, .graph_launch = graph_launch, .graph_free = graph_free,
   .op = { [0 ... OP_N - 1] = issue },
 };

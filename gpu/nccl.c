@@ -119,7 +119,7 @@ void cuda_group_close (struct dev *d, struct group *g)
   for (int i = 0; i < x->n_groups; i++)
     if (x->groups[i] == g) x->groups[i] = x->groups[--x->n_groups];
   if (!x->n_groups) H->give_up (NULL);
-  spans_forget (x);
+  spans_forget (d);
   g->doing = "closing the communicator";
   began (g, ncclCommFinalize (g->comm));
   settle (g);

@@ -142,6 +142,29 @@ static json_t *comm_of (struct metrics *m, const struct metrics_record *r)
   return o;
 }
 
+static json_t *axes_of (const struct metrics_axis axis[METRICS_AXES])
+{
+  json_t *o = json_object ();
+  for (int i = 0; i < METRICS_AXES; i++)
+    if (axis[i].name) json_object_set_new (o, axis[i].name, number (axis[i].seconds));
+  return o;
+}
+
+static void put_parts (json_t *o, const struct metrics_parts *p, double seconds)
+{
+  json_object_set_new (o, "parts", json_pack ("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "data_s", number (p->data), "forward_s", number (p->forward), "backward_s", number (p->backward),
+                                              "optimizer_s", number (p->optimizer), "exposed_s", number (p->exposed), "agree_s", number (p->agree), "other_s", number (p->other),
+                                              "checkpoint_s", number (p->save), "eval_s", number (p->eval)));
+  json_object_set_new (o, "exposed", axes_of (p->axis));
+  json_object_set_new (o, "comm_share", number (p->exposed / seconds));
+}
+
+static void put_ranks (json_t *o, const struct metrics_ranks *r)
+{
+  json_object_set_new (o, "ranks", json_pack ("{s:I, s:i, s:s, s:o, s:o, s:o, s:o, s:o}", "steps", (json_int_t) r->steps, "slowest", r->slowest, "host", r->host, "work_s", number (r->work),
+                                              "median_s", number (r->median), "excess", number (r->excess), "comm_share", number (r->share), "exposed", axes_of (r->axis)));
+}
+
 static void put_record (struct metrics *m, const struct metrics_record *r)
 {
   json_t *o = json_pack ("{s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:b, s:I}",
@@ -153,6 +176,8 @@ static void put_record (struct metrics *m, const struct metrics_record *r)
   if (r->has_eval) json_object_set_new (o, "eval_loss", number (r->eval_loss));
   if (r->dev) json_object_set_new (o, "memory", memory_of (r->dev));
   json_object_set_new (o, "comm", comm_of (m, r));
+  if (r->parts) put_parts (o, r->parts, r->seconds);
+  if (r->ranks) put_ranks (o, r->ranks);
   if (r->planned)
     json_object_set_new (o, "plan", json_pack ("{s:I, s:I, s:b}", "memory", (json_int_t) r->planned_memory, "bytes", (json_int_t) r->planned_bytes, "agrees", r->planned_agrees));
   char *text = json_dumps (o, JSON_COMPACT | JSON_PRESERVE_ORDER);
@@ -175,13 +200,15 @@ static void time_text (double s, char out[static 24])
 
 void metrics_line (const struct metrics *m, const struct metrics_record *r, char *out, size_t size)
 {
-  char left[24], mfu[32] = "", valid[48] = "";
+  char left[24], mfu[32] = "", mem[40] = "", valid[48] = "", bytes[24];
   time_text ((m->steps - r->step) * m->pace, left);
   if (r->mfu >= 0) snprintf (mfu, sizeof mfu, "  MFU %.1f %%", 100 * r->mfu);
+  bytes_text (r->memory, bytes);
+  if (r->memory) snprintf (mem, sizeof mem, "  mem %s", bytes);
   if (r->has_eval) snprintf (valid, sizeof valid, "  valid %.4f", r->eval_loss);
-  snprintf (out, size, "step %*" PRId64 "/%" PRId64 "  loss %.4f  norm %.3f  %.0f tokens/s%s  left %s%s%s",
+  snprintf (out, size, "step %*" PRId64 "/%" PRId64 "  loss %.4f  norm %.3f  %.0f tokens/s%s%s  left %s%s%s",
             snprintf (NULL, 0, "%" PRId64, m->steps), r->step, m->steps, r->loss, fabs (r->grad_norm), m->line_seconds > 0
-              ? m->line_tokens / m->line_seconds : 0, mfu, left, valid,
+              ? m->line_tokens / m->line_seconds : 0, mfu, mem, left, valid,
             r->skipped ? "  skipped: the gradient is not finite" : "");
 }
 

@@ -7,6 +7,30 @@
 
 struct metrics;
 
+enum { METRICS_AXES = 5 };   /* tp, pp, dp_shard, dp_replicate, world */
+struct metrics_axis { const char *name; double seconds; };   /* name: static; NULL: this rank has no group of it */
+
+/* Where a step's time went on this rank, in seconds (account.h). */
+struct metrics_parts {
+  double data, forward, backward, optimizer, exposed, agree, other, save, eval;
+  struct metrics_axis axis[METRICS_AXES];   /* exposed, by axis */
+};
+
+/* The ranks beside each other, means over the last steps. */
+struct metrics_ranks {
+  int64_t steps;                 /* that many */
+  int slowest;                   /* the rank whose work takes longest, measured by the median of its pipeline stage */
+  char host[64];
+  double work, median, excess;   /* seconds a step of its own work, of that median; work / median - 1 */
+  double share;                  /* of a step that ranks wait for communication, mean over them */
+  struct metrics_axis axis[METRICS_AXES];   /* of it, seconds a step: mean over ranks */
+};
+
+/* GPUs of all ranks: means, and the worst. */
+struct gpu_state;
+struct metrics_gpu { int rank; char host[32]; const struct gpu_state *g; };
+struct metrics_gpus { int n; const struct metrics_gpu *gpu; };
+
 struct metrics_record {
   int64_t step;                               /* from 1 */
   double  loss, grad_norm, lr;                /* loss: nats a token, over the step's valid tokens of all ranks */
@@ -19,6 +43,10 @@ struct metrics_record {
   double  eval_loss;
   bool planned, planned_agrees;               /* there is a plan of this rank; memory and bytes have agreed with it so far */
   int64_t planned_memory, planned_bytes;      /* bytes: of its arenas, all spaces; that it sends a step */
+  int64_t memory;                             /* bytes in use of rank 0's device, arenas and outside; 0: not said */
+  const struct metrics_parts *parts;          /* NULL: not known */
+  const struct metrics_ranks *ranks;          /* NULL: not compared after this step */
+  const struct metrics_gpus *gpus;            /* NULL: none */
   const struct dev *dev;                      /* memory by purpose; NULL: none */
   /* this rank's groups, counters since their opening (the difference to the last step is written); NULL: none */
   const struct group_head *group[GROUP_N];

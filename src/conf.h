@@ -106,6 +106,8 @@ struct conf {
     bool shared_gpu;            /* several ranks on one GPU */
     bool verbose;               /* tell also what only developers want to know */
     bool op_times;              /* at the end, what each operation took on the GPU */
+    int64_t slow_rank;          /* this rank's data take slow_ms longer each step (-1: none's) */
+    double slow_ms;
     int64_t nan_rank, nan_step; /* put a NaN into this rank's gradient at this step (-1: never) */
   } debug;
 

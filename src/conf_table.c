@@ -166,6 +166,8 @@ const struct row conf_row[] = {
   BOOL_ROW ("debug.shared_gpu", debug.shared_gpu, "false", "", "several ranks may use one GPU"),
   BOOL_ROW ("debug.verbose", debug.verbose, "false", "", "tell more, such as which attention is taken"),
   BOOL_ROW ("debug.op_times", debug.op_times, "false", "", "say at the end what each operation took on the GPU"),
+  INT_ROW ("debug.slow_rank", debug.slow_rank, "-1", "", ">=-1", "", "this rank waits before each step, as if its data were slow; -1: none"),
+  REAL_ROW ("debug.slow_ms", debug.slow_ms, "100", "ms", ">=0", "", "so long"),
   INT_ROW ("debug.nan_rank", debug.nan_rank, "-1", "", ">=-1", "", "put a NaN into this rank's gradient; -1: never"),
   INT_ROW ("debug.nan_step", debug.nan_step, "-1", "", ">=-1", "", "at this step"),
 };

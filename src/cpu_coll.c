@@ -354,7 +354,10 @@ static enum run_state end (struct run *r)
   double t = now () - r->start;
   if (t < r->delay) return RUN_WAITS;
   group_stat (r->c.g, r->kind)->busy += t;
-  r->dev->done[r->c.g->head.kind]++;
+  int64_t seq = ++r->dev->done[r->c.g->head.kind];
+  if (r->dev->trace.on)
+    dev_span_add (r->dev, &(struct dev_span) { .kind = SPAN_COLL, .queue = group_name (r->c.g->head.kind), .name = op_name (r->kind), .group = r->c.g->head.kind, .seq = seq,
+      .bytes = dev_coll_bytes (&(struct op) { .kind = r->kind, .coll = r->c }), .begin = r->start, .end = r->start + t });
   return RUN_DONE;
 }
 

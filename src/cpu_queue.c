@@ -10,11 +10,18 @@ static int in_maths;           /* depth of operations under way: their polls sta
 
 /* ---- running what is at the head ---- */
 
-static void execute (const struct op *o)
+static void span (struct queue *q, enum span_kind kind, const char *name, double begin)
 {
+  dev_span_add (q->dev, &(struct dev_span) { .kind = kind, .queue = q->name, .name = name, .begin = begin, .end = now () });
+}
+
+static void execute (struct queue *q, const struct op *o)
+{
+  double begin = q->dev->trace.on ? now () : 0;
   in_maths++;
   cpu_maths[o->kind] (o);
   in_maths--;
+  if (q->dev->trace.on) span (q, SPAN_OP, op_name (o->kind), begin);
 }
 
 /* Maths inside of maths could meet its own scratch memory; plain memory operations have none. */
@@ -41,7 +48,7 @@ static enum run_state try_head (struct queue *q)
   if (it->op.kind < OP_COLL_FIRST) {
     if ((in_maths && !may_nest (it->op.kind)) || held_up (q)) return RUN_WAITS;
     struct op o = it->op;
-    execute (&o);
+    execute (q, &o);
     return RUN_DONE;
   }
   if (!q->running) run_begin (&q->run, &it->op, q->dev);
@@ -77,6 +84,16 @@ bool cpu_drive (void)
 
 void cpu_poll (void) { cpu_drive (); }
 
+/* The host or a compute queue has waited for collectives on Q since START. */
+static void charge (struct queue *q, struct coll_stat *stat, double start)
+{
+  struct dev *d = q->dev;
+  double t = now ();
+  stat->exposed += t - start;
+  d->phase[((struct cpu *) d->impl)->phase].waited += t - start;
+  if (d->trace.on) dev_span_add (d, &(struct dev_span) { .kind = SPAN_WAIT, .queue = "compute", .name = q->name, .begin = start, .end = t });
+}
+
 /* Block until the first SEQ items of Q are done; the time is charged to STAT. */
 static void until (struct queue *q, uint64_t seq, struct coll_stat *stat)
 {
@@ -86,13 +103,29 @@ static void until (struct queue *q, uint64_t seq, struct coll_stat *stat)
     if (cpu_drive ()) state = 0;
     else wait_idle (&state);
   }
-  if (stat) stat->exposed += now () - start;
+  if (stat) charge (q, stat, start);
 }
 
 static void until_event (const struct event *m)
 {
   if (m->q) until (m->q, m->seq, m->stat);
 }
+
+/* ---- phases ---- */
+
+void cpu_phase (struct dev *d, struct queue *q, enum step_phase p, int32_t tag)
+{
+  struct cpu *c = d->impl;
+  double t = now ();
+  if (c->phase) d->phase[c->phase].seconds += t - c->since;
+  if (c->phase && d->trace.on)
+    dev_span_add (d, &(struct dev_span) { .kind = SPAN_PHASE, .queue = q->name, .name = phase_name (c->phase), .tag = c->tag, .begin = c->since, .end = t });
+  c->phase = p;
+  c->since = t;
+  c->tag = tag;
+}
+
+void cpu_trace (struct dev *d, bool on) { (void) d, (void) on; }
 
 /* ---- queues ---- */
 
@@ -210,7 +243,7 @@ void cpu_issue (struct dev *d, struct queue *q, const struct op *o)
   bool coll = o->kind >= OP_COLL_FIRST;
   if (coll) q->stat = group_stat (o->coll.g, o->kind);
   if (q->kind == QUEUE_COMPUTE && !coll) {
-    execute (o);
+    execute (q, o);
     cpu_poll ();
     return;
   }

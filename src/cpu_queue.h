@@ -11,6 +11,9 @@ struct cpu {                    /* dev.impl */
   int64_t budget, reserved;     /* bytes */
   int ranks;                    /* that share the node's memory */
   struct graph *graph;          /* being recorded, or NULL */
+  enum step_phase phase;             /* of the compute queue, since when, and the caller's number for it */
+  double since;
+  int32_t tag;
 };
 
 struct event { struct queue *q; uint64_t seq; struct coll_stat *stat; };   /* stat: of the last collective before the record, to be charged for waits */
@@ -75,6 +78,8 @@ void cpu_wait (struct dev *d, struct queue *q, struct event *ev);
 void cpu_sync (struct dev *d, struct event *ev);
 void cpu_drain (struct dev *d);
 void cpu_fetch (struct dev *d, struct event *ev, void *dst, const void *pinned, int64_t bytes, const void *sim_answer);
+void cpu_phase (struct dev *d, struct queue *q, enum step_phase p, int32_t tag);
+void cpu_trace (struct dev *d, bool on);
 void cpu_graph_begin (struct dev *d, struct queue *q);
 struct graph *cpu_graph_end (struct dev *d, struct queue *q);
 void cpu_graph_launch (struct dev *d, struct queue *q, struct graph *g);

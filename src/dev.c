@@ -26,6 +26,9 @@ static const char *const group_word[GROUP_N] = {
 };
 const char *group_name (enum group_kind k) { return group_word[k]; }
 
+static const char *const phase_word[PHASE_N] = { [PHASE_NONE] = "none", [PHASE_FORWARD] = "forward", [PHASE_BACKWARD] = "backward", [PHASE_OPTIMIZER] = "optimizer" };
+const char *phase_name (enum step_phase p) { return phase_word[p]; }
+
 /* ---- bytes and flops ---- */
 
 int64_t coll_bytes (enum op_kind k, int n, int64_t count, int64_t size)
@@ -115,20 +118,27 @@ int dev_open (struct dev *d, const char *name, const struct dev_conf *c, struct 
 void dev_close (struct dev *d)
 {
   if (d->ops) d->ops->close (d);
+  xfree (d->trace.span);
   *d = (struct dev) { 0 };
 }
 
 /* ---- operations ---- */
+
+int64_t dev_coll_bytes (const struct op *o)
+{
+  const struct op_coll *c = &o->coll;
+  if (o->kind == OP_ALL_TO_ALL && c->send_count) return uneven_bytes (c);
+  return coll_bytes (o->kind, ((const struct group_head *) c->g)->n, c->count, dtype_size (c->t));
+}
 
 void dev_count (struct dev *d, const struct op *o)
 {
   d->op_count[o->kind]++;
   d->flops += dev_flops (o);
   if (o->kind < OP_COLL_FIRST) return;
-  const struct op_coll *c = &o->coll;
-  struct coll_stat *s = group_stat (c->g, o->kind);
-  const struct group_head *g = (const struct group_head *) c->g;
-  int64_t bytes = o->kind == OP_ALL_TO_ALL && c->send_count ? uneven_bytes (c) : coll_bytes (o->kind, g->n, c->count, dtype_size (c->t));
+  struct coll_stat *s = group_stat (o->coll.g, o->kind);
+  const struct group_head *g = (const struct group_head *) o->coll.g;
+  int64_t bytes = dev_coll_bytes (o);
   s->calls++;
   s->bytes += bytes;
   d->note[d->notes++ % COLL_NOTES] = (struct coll_note) { o->kind, g->kind, bytes, ++d->issued[g->kind] };
@@ -178,6 +188,22 @@ void dev_gemm_scatter (struct dev *d, struct queue *q, struct queue *cq, struct 
   order (d, q, cq, ev[0]);
   dev_issue (d, cq, &(struct op) { .kind = OP_REDUCE_SCATTER, .coll = *scatter });
   order (d, cq, q, ev[1]);
+}
+
+/* ---- spans ---- */
+
+void dev_trace (struct dev *d, bool on)
+{
+  if (on) d->trace.n = 0;
+  d->ops->trace (d, on);
+  d->trace.on = on;
+}
+
+void dev_span_add (struct dev *d, const struct dev_span *s)
+{
+  if (d->trace.n == d->trace.room)
+    d->trace.span = xrealloc (d->trace.span, (size_t) (d->trace.room = 2 * d->trace.room + 4096) * sizeof *s, "trace");
+  d->trace.span[d->trace.n++] = *s;
 }
 
 /* ---- memory ---- */

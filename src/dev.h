@@ -67,6 +67,23 @@ struct group_stat { struct coll_stat kind[OP_N - OP_COLL_FIRST]; };
 struct group_head { enum group_kind kind; int n, rank; struct group_stat stat; };
 static inline struct coll_stat *group_stat (struct group *g, enum op_kind k) { return &((struct group_head *) g)->stat.kind[k - OP_COLL_FIRST]; }
 
+/* ---- where time goes ----------------------------------------------------------------------------------------------------------------- */
+/* What a compute queue's time is for. */
+enum step_phase { PHASE_NONE, PHASE_FORWARD, PHASE_BACKWARD, PHASE_OPTIMIZER, PHASE_N };
+const char *phase_name (enum step_phase p);
+struct phase_stat { double seconds, waited; };   /* of the compute queue; waited: those of them that coll_stat.exposed has too */
+
+/* One stretch of time, in the seconds of now (), while dev.trace is on: an operation, a collective, a wait of the compute queue for one, a phase. Texts are static. */
+enum span_kind { SPAN_OP, SPAN_COLL, SPAN_WAIT, SPAN_PHASE };
+struct dev_span {
+  enum span_kind kind;
+  const char *queue, *name;   /* where; what: the operation's name, of a wait the group's, of a phase the phase's */
+  enum group_kind group;      /* COLL, and which one: the seq-th of this rank's group of that kind (dev.issued) */
+  int64_t seq, bytes;
+  int32_t tag;                /* PHASE: as the caller gave it */
+  double begin, end;
+};
+
 /* ---- the device ----------------------------------------------------------------------------------------------------------------------- */
 /* Bounds that layout depends on; a pure table of each device, so that sim can stand for any. */
 struct dev_limits {
@@ -117,6 +134,9 @@ struct dev_ops {
   void  (*tune) (struct dev *d, const char *text, bool use);
   struct group *(*group_open) (struct dev *d, const struct group_spec *s);   /* collective over the group's members */
   void  (*group_close) (struct dev *d, struct group *g);
+  /* From now on the time of compute queue q belongs to phase p (dev.phase, up to date when `fetch` returns); tag: for its span. NONE: to none. */
+  void  (*phase) (struct dev *d, struct queue *q, enum step_phase p, int32_t tag);
+  void  (*trace) (struct dev *d, bool on);                                   /* the device is idle: keep spans from now on; no more, all of them are in dev.trace */
   /* graphs: between begin and end what is issued on the queues is recorded and not done; launch does it, as often as wanted, counters included */
   void  (*graph_begin) (struct dev *d, struct queue *q);
   struct graph *(*graph_end) (struct dev *d, struct queue *q);
@@ -134,6 +154,7 @@ struct dev {
   void *impl;                          /* the device's own */
   struct dev_conf conf;
   char id[32];                         /* of the hardware: a GPU's PCI address; "" on cpu */
+  char name[64];                       /* of the hardware, as its driver says: "NVIDIA H200"; "" on cpu */
   struct { int64_t reserved[MEM_N]; } mem[SPACE_N];   /* bytes of arenas: the memory report */
   int64_t memory;                      /* least of all ranks' ops->memory, agreed on by the caller; 0 = not known: nothing is kept because it would fit */
   int64_t outside;                     /* bytes beside the arenas, as dev_measure found them; 0 = not measured */
@@ -143,6 +164,8 @@ struct dev {
   bool    recording;                   /* set by the device between graph_begin and graph_end: operations count when they are launched */
   int64_t notes;                       /* collectives issued; the last COLL_NOTES of them are in note[i % COLL_NOTES] */
   struct coll_note note[COLL_NOTES];
+  struct phase_stat phase[PHASE_N];    /* since opening */
+  struct { bool on; struct dev_span *span; int64_t n, room; } trace;
   int64_t issued[GROUP_N], done[GROUP_N];   /* collectives of groups of each kind; `done` by the device where it knows */
 };
 
@@ -159,6 +182,12 @@ extern const struct dev_ops dev_cpu, dev_sim;
 /* Of each kind of group the first collective that is not known to be done, as text: "shard all-gather 12 of 1.00 MiB and 3 behind it, ..."; "none". May be called from any thread, while the
    main thread stands still. */
 void dev_stuck (const struct dev *d, char *out, size_t size);
+
+/* Keep spans, forgetting older ones; keep no more. The device is idle (drain). */
+void dev_trace (struct dev *d, bool on);
+void dev_span_add (struct dev *d, const struct dev_span *s);   /* for devices, while dev.trace.on */
+/* Bytes that this rank sends in the collective O. */
+int64_t dev_coll_bytes (const struct op *o);
 
 /* Memory of a purpose: counted. NULL with the sentence when it does not fit. */
 void *dev_reserve (struct dev *d, enum purpose p, enum space s, int64_t bytes, struct err *e);

@@ -70,6 +70,7 @@ const struct dev_ops dev_cpu = {
   .queue_open = cpu_queue_open, .queue_close = cpu_queue_close, .event_open = cpu_event_open, .event_close = cpu_event_close,
   .record = cpu_record, .wait = cpu_wait, .sync = cpu_sync, .drain = cpu_drain, .fetch = cpu_fetch, .tuned = dev_tuned_none, .tune = dev_tune_none,
   .group_open = cpu_group_open, .group_close = cpu_group_close,
+  .phase = cpu_phase, .trace = cpu_trace,
   .graph_begin = cpu_graph_begin, .graph_end = cpu_graph_end, .graph_launch = cpu_graph_launch, .graph_free = cpu_graph_free,
   .op = { [0 ... OP_N - 1] = cpu_issue },
 };

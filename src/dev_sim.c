@@ -153,6 +153,10 @@ static void sim_fetch (struct dev *d, struct event *ev, void *dst, const void *p
   memcpy (dst, sim_answer, (size_t) bytes);
 }
 
+/* Time is the planner's (sim_time). */
+static void sim_phase (struct dev *d, struct queue *q, enum step_phase p, int32_t tag) { (void) d, (void) q, (void) p, (void) tag; }
+static void sim_no_spans (struct dev *d, bool on) { (void) d, (void) on; }
+
 /* ---- groups ---- */
 
 /* Groups of kind K that leave node NODE through its cards at once. */
@@ -303,6 +307,7 @@ const struct dev_ops dev_sim = {
   .name = "sim", .limits = &as_cpu, .open = sim_cannot, .close = sim_close, .memory = sim_memory, .used = sim_used, .reserve = sim_reserve, .release = sim_release, .host = dev_host_none,
   .queue_open = sim_queue_open, .queue_close = sim_queue_close, .event_open = sim_event_open, .event_close = sim_event_close,
   .record = sim_record, .wait = sim_wait, .sync = sim_sync, .drain = sim_drain, .fetch = sim_fetch, .tuned = dev_tuned_none, .tune = dev_tune_none, .group_open = sim_group_open, .group_close = sim_group_close,
+  .phase = sim_phase, .trace = sim_no_spans,
   .graph_begin = sim_graph_begin, .graph_end = sim_graph_end, .graph_launch = sim_graph_launch, .graph_free = sim_graph_free,
   .op = { [0 ... OP_N - 1] = sim_issue },
 };

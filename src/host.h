@@ -25,6 +25,9 @@ struct host {
   void (*dev_count) (struct dev *d, const struct op *o);
   double (*dev_flops) (const struct op *o);
   const char *(*op_name) (enum op_kind k);
+  int64_t (*dev_coll_bytes) (const struct op *o);
+  void (*dev_span_add) (struct dev *d, const struct dev_span *s);
+  const char *(*phase_name) (enum step_phase p);
   void (*dev_stuck) (const struct dev *d, char *out, size_t size);
   const char *(*group_name) (enum group_kind k);
   void (*give_up) (void (*fn) (void));   /* base_give_up */

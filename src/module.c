@@ -32,7 +32,8 @@ static void die_words (const char *file, int line, int code, const char *fmt, ..
 }
 
 static const struct host host = { .abi = HOST_ABI, .size = sizeof host, .build = BUILD_ID, .say = say, .die_at = die_words, .user_err = user_err, .xalloc = xalloc, .xfree = xfree,
-  .wait_idle = wait_idle, .now = now, .bcast = bcast, .dev_count = dev_count, .dev_flops = dev_flops, .dev_stuck = dev_stuck,
+  .wait_idle = wait_idle, .now = now, .bcast = bcast, .dev_count = dev_count, .dev_flops = dev_flops, .dev_coll_bytes = dev_coll_bytes, .dev_span_add = dev_span_add,
+  .phase_name = phase_name, .dev_stuck = dev_stuck,
   .group_name = group_name, .op_name = op_name, .give_up = base_give_up };
 
 static bool find (const char *name, char path[PATH_MAX])

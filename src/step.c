@@ -584,12 +584,16 @@ static void act_opt (struct step *s)
   shard_optimize (&s->sh);
 }
 
+/* Whose time the compute queue's is; the other actions ask it for nothing. */
+static const enum step_phase phase_of[ACT_N] = { [ACT_F] = PHASE_FORWARD, [ACT_B] = PHASE_BACKWARD, [ACT_B_INPUT] = PHASE_BACKWARD, [ACT_B_WEIGHT] = PHASE_BACKWARD, [ACT_OPT] = PHASE_OPTIMIZER };
+
 static void run (struct step *s, const struct sched *sc, const struct host_batch *batch)
 {
   plan_visits (s, sc);
   for (int i = 0; i < sc->count[s->stage]; i++) {
     const struct action *a = &sc->act[s->stage][i];
     if (s->mark) s->mark (s->d, i);
+    if (phase_of[a->kind]) s->d->ops->phase (s->d, s->q, phase_of[a->kind], i);
     switch (a->kind) {
     case ACT_F:        act_forward (s, a, batch, !sc->forward_only); break;
     case ACT_B:        act_backward (s, a, PART_BOTH); break;
@@ -619,6 +623,7 @@ static void finish (struct step *s, struct step_result *r)
   static const struct step_vars fine = { .loss = 1, .tokens = 1, .norm = 1 };
   struct step_vars v;
   dev_op (s->d, s->q, OP_COPY, copy, .dst = s->host_out, .src = s->sh.vars, .bytes = sizeof v);
+  s->d->ops->phase (s->d, s->q, PHASE_NONE, 0);
   s->d->ops->record (s->d, s->q, s->end);
   s->d->ops->fetch (s->d, s->end, &v, s->host_out, sizeof v, &fine);
   *r = (struct step_result) { v.loss / v.tokens, v.tokens, v.norm, v.skip != 0, v.updates };

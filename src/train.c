@@ -1,9 +1,9 @@
 #include "config.h"
-#include "beside.h"
 #include "data.h"
 #include "dump.h"
 #include "job.h"
 #include "metrics.h"
+#include "observe.h"
 #include "opt.h"
 #include "state.h"
 #include "stop.h"
@@ -12,6 +12,7 @@
 #include "watch.h"
 #include "tokenizer.h"
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,8 +23,7 @@ struct run {
   struct job j;
   struct data *train, *valid;
   struct host_batch *batch;
-  struct metrics *metrics;
-  struct beside *beside;     /* its plan */
+  struct observer *seen;
   bool evaluated;            /* since the last step */
   struct saver saver;
   int64_t step, tokens;      /* done */
@@ -190,35 +190,6 @@ static int evaluate (struct run *r, double *loss, enum stop_why *stop, struct er
   return 0;
 }
 
-static void record (struct run *r, const struct step_result *out, double lr, double seconds, double cpu, const double *eval)
-{
-  struct metrics_record m = { .step = r->step, .loss = out->loss, .grad_norm = out->norm, .lr = lr, .tokens = r->tokens, .step_tokens = (int64_t) out->tokens, .seconds = seconds,
-    .cpu_seconds = cpu, .mfu = -1, .skipped = out->skipped, .has_eval = eval != NULL, .eval_loss = eval ? *eval : 0, .dev = &r->j.d };
-  for (int k = 0; k < GROUP_N; k++) m.group[k] = (struct group_head *) r->j.s.ch.c[k].g;
-  beside_record (r->beside, &m);
-  metrics_step (r->metrics, &m);
-}
-
-/* Processor time of this rank so far. */
-static double cpu_now (void)
-{
-  struct timespec t;
-  clock_gettime (CLOCK_PROCESS_CPUTIME_ID, &t);
-  return (double) t.tv_sec + 1e-9 * (double) t.tv_nsec;
-}
-
-/* Everything has run once: what is in use beside the arenas is known. */
-static void measure_outside (struct run *r)
-{
-  struct dev *d = &r->j.d;
-  char a[24], b[24], c[24];
-  dev_measure (d);
-  bytes_text (dev_reserved (d), a);
-  bytes_text (d->outside, b);
-  bytes_text (d->memory, c);
-  say (SAY_INFO, "memory in use: %s in arenas, %s outside of them, of %s", a, b, c);
-}
-
 static int stopped (struct run *r, enum stop_why why)
 {
   snprintf (r->end, sizeof r->end, "stopped on request (%s)", stop_text (why));
@@ -228,49 +199,60 @@ static int stopped (struct run *r, enum stop_why why)
   return EXIT_STOPPED + 1;
 }
 
+/* debug.slow_rank: its data come late. */
+static void slow_down (const struct run *r)
+{
+  const struct conf *c = &r->j.c;
+  if (c->debug.slow_rank != r->j.m.rank) return;
+  double ms = c->debug.slow_ms;
+  nanosleep (&(struct timespec) { (time_t) (ms / 1e3), (long) (fmod (ms, 1e3) * 1e6) }, NULL);
+}
+
 /* One step with what belongs to it. Returns 0 to go on, an exit code + 1 to end, -1 with the sentence. Collective. */
 static int one_step (struct run *r, struct err *e)
 {
   const struct conf *c = &r->j.c;
   char phase[64];
   struct step_result out;
-  double t = now (), cpu = cpu_now (), lr = opt_lr (c, r->step + 1), eval;
+  double t = now (), lr = opt_lr (c, r->step + 1), eval;
   snprintf (phase, sizeof phase, "step %lld", (long long) r->step + 1);
   base_phase (phase);
+  observe_begin (r->seen);
   int failed = fill (r, r->train, r->step + 1, INT64_MAX, e);
+  slow_down (r);
   r->j.s.poison = c->debug.nan_rank == r->j.m.rank && c->debug.nan_step == r->step + 1;
   bool dumps = c->debug.dump[0] && r->step + 1 == c->debug.dump_step;
   if (dumps) dump (r, "init", false, 1);
-  beside_begin (r->beside);
+  observe_train (r->seen);
   step_train (&r->j.s, r->batch, lr, &out);
+  observe_lap (r->seen, LAP_STEP);
   saver_kick (&r->saver);
   /* After the step, though it could travel beside it: a wish that came in the midst of it is heard now, and not a whole step later. */
   struct verdict v = verdict (r, failed);
   if (v.failed) return mesh_agree (&r->j.m, failed, e);
   watch_step (++r->step);
   r->kept = false;
-  if (!r->j.d.outside) measure_outside (r);
   r->tokens += c->train.global_batch * c->train.seq_len;
   r->bad_steps = out.skipped ? r->bad_steps + 1 : 0;
   if (out.skipped) say (SAY_WARN, "step %lld skipped: the gradient is not finite (%d in a row)", (long long) r->step, r->bad_steps);
   if (dumps) dump (r, "grad", true, 1 / out.tokens);
-  double seconds = now () - t;
-  cpu = cpu_now () - cpu;
-  beside_end (r->beside, seconds, !r->evaluated);
+  observe_end (r->seen, r->step, !r->evaluated);
   bool last = r->step == c->train.steps;
   enum stop_why stop = v.stop;
   bool due = r->valid && c->eval.batches && (last || (c->eval.every && r->step % c->eval.every == 0));
   r->evaluated = due && !stop;
   if (r->evaluated && evaluate (r, &eval, &stop, e)) return -1;
+  observe_lap (r->seen, LAP_EVAL);
   if (r->here++ < 2) r->slowest = 0;
   r->slowest = MAX (r->slowest, now () - t);
-  record (r, &out, lr, seconds, cpu, due && !stop ? &eval : NULL);
+  observe_record (r->seen, &out, lr, r->tokens, due && !stop ? &eval : NULL);
   if (r->bad_steps >= c->train.max_bad_steps)
     return user_err (e, "diverged: %d steps in a row had values that are not finite (train.max_bad_steps), the last good step is %lld", r->bad_steps, (long long) r->step - r->bad_steps),
            e->code = EXIT_DIVERGED, -1;
   if (!v.busy && saver_next (&r->saver, e)) return -1;
   if (c->run.save && (last || stop || (c->run.save_every && r->step % c->run.save_every == 0)))
     if (saver_save (&r->saver, r->step, r->tokens, last || stop, e)) return -1;
+  observe_lap (r->seen, LAP_SAVE);
   return stop && !last ? stopped (r, stop) : 0;
 }
 
@@ -335,25 +317,25 @@ static int train (struct run *r, const char *yaml, int argc, char **argv, struct
   announce (r);
   r->batch = job_batches (&r->j, r->j.s.mbs, e);
   if (mesh_agree (&r->j.m, !r->batch, e) || restore (r, e)) return -1;
-  r->metrics = metrics_open (c->run.dir, r->step, c->train.steps, c->run.log_every, e);
-  if (mesh_agree (&r->j.m, !r->metrics, e)) return -1;
+  r->seen = observe_open (&r->j, r->step, e);
+  if (mesh_agree (&r->j.m, !r->seen, e)) return -1;
   if (r->step >= c->train.steps) say (SAY_INFO, "nothing to do: step %lld of %lld is reached", (long long) r->step, (long long) c->train.steps);
   tune_load (&r->j, r->step > 0);
   bool fresh = !r->step;
-  r->beside = beside_open (&r->j);
+  observe_plan (r->seen);
   int rc = r->step < c->train.steps ? stop_at_start (r, e) : 0;
   while (!rc && r->step < c->train.steps) {
     rc = one_step (r, e);
     if (fresh && r->step == 1 && rc >= 0) tune_share (&r->j);
   }
-  if (rc >= 0 && r->here) beside_report (r->beside);
+  if (rc >= 0 && r->here) observe_report (r->seen);
   return rc;
 }
 
 static struct run *the_run;
 static void last_words (int code, const char *sentence)
 {
-  if (the_run->own || (the_run->j.m.rank && the_run->metrics)) exit_write (the_run->j.c.run.dir, code, sentence, the_run->step);
+  if (the_run->own || (the_run->j.m.rank && the_run->seen)) exit_write (the_run->j.c.run.dir, code, sentence, the_run->step);
 }
 
 int train_main (int argc, char **argv)
@@ -380,8 +362,7 @@ int train_main (int argc, char **argv)
   run_unlock (r->lock);
   base_last_words (NULL);
   watch_stop ();
-  metrics_close (r->metrics);
-  beside_close (r->beside);
+  observe_close (r->seen);
   if (r->batch) dev_release (&r->j.d, MEM_STAGE, SPACE_PINNED, r->batch[0].ids, r->j.s.mbs * r->j.s.b.g.n * 16);
   xfree (r->batch);
   if (r->train) data_close (r->train);

@@ -21,7 +21,7 @@ static int rank, size;
 static struct metrics_record record (int64_t step)
 {
   return (struct metrics_record) { .step = step, .loss = 5.5 / step, .grad_norm = 0.1, .lr = 1e-3, .tokens = 512 * step,
-                                   .step_tokens = 512, .seconds = 0.5, .mfu = 0.25 };
+                                   .step_tokens = 512, .seconds = 0.5, .mfu = 0.25, .memory = 3 << 29 };
 }
 
 /* Line N (from 0) of the file as JSON; NULL if there is none. */
@@ -164,7 +164,7 @@ static void progress (void)
   r.step = 28;
   steps (m, 15, 16);
   metrics_line (m, &r, text, sizeof text);
-  const char *want = "step   28/1000  loss 0.3929  norm 0.100  1024 tokens/s  MFU 25.0 %  left 8:06  valid 2.5000";
+  const char *want = "step   28/1000  loss 0.3929  norm 0.100  1024 tokens/s  MFU 25.0 %  mem 1.50 GiB  left 8:06  valid 2.5000";
   tap_ok (rank || !strcmp (text, want), "%s", text);
   r.mfu = -1;
   r.has_eval = false;
