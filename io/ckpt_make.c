@@ -7,8 +7,10 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 static int make_folder (const char *path, struct err *e)
@@ -151,13 +153,20 @@ static int make_striped (const struct ckpt_saving *v, struct err *e)
   return bad ? world_err (e, "cannot create %s with the stripes of run.stripe_count and run.stripe_size", v->tmp) : 0;
 }
 
+/* A file system in memory reserves by filling with zeros, which takes as long as the writing, and training would wait for it. */
+static bool in_memory (int fd)
+{
+  struct statfs f;
+  return !fstatfs (fd, &f) && f.f_type == TMPFS_MAGIC;
+}
+
 /* Blocks for the whole file before anything is written. Where a file system cannot reserve, what it says is free must do. */
 static int reserve (const struct ckpt_saving *v, int fd, struct err *e)
 {
   struct statvfs f;
   char need[24];
   int cause;
-  do cause = fallocate (fd, 0, 0, v->bytes) ? errno : 0; while (cause == EINTR);
+  do cause = in_memory (fd) ? EOPNOTSUPP : fallocate (fd, 0, 0, v->bytes) ? errno : 0; while (cause == EINTR);
   if (cause == EOPNOTSUPP || cause == ENOSYS) {
     cause = !fstatvfs (fd, &f) && (double) f.f_bavail * (double) f.f_frsize < (double) v->bytes ? ENOSPC : 0;
     if (!cause && ftruncate (fd, v->bytes)) cause = errno;
