@@ -12,7 +12,8 @@
 enum ckpt_kind { CKPT_MASTER, CKPT_M, CKPT_V, CKPT_KINDS };   /* /param, /exp_avg, /exp_avg_sq */
 enum { CKPT_PATH = STR + 64 };                                /* room of a path */
 
-/* Seconds of the phases of a save on this rank: the empty file, get and write with checksums, to the disk (which begins beside the writing), the rest; and the bytes that it wrote. */
+/* Seconds of the phases of a save on this rank: the empty file, its own writing with checksums, to the disk (which begins beside the writing, and includes
+   the others'), the rest; and the bytes that it wrote. */
 struct ckpt_cost { double create, write, sync, seal; int64_t bytes; };
 
 /* What the trainer hands over. All pointers are borrowed for the call. */

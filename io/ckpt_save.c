@@ -189,7 +189,7 @@ static void tell_cost (const struct ckpt_saving *v)
 {
   struct ckpt_cost *c = v->s.cost;
   int64_t element = 4 + (CKPT_KINDS - 1) * dtype_size (v->s.moments);
-  if (c) *c = (struct ckpt_cost) { v->t[0] - v->began, v->t[1] - v->t[0] - v->disk, v->t[2] - v->t[1] + v->disk, v->t[3] - v->t[2], v->me.count * element };
+  if (c) *c = (struct ckpt_cost) { v->t[0] - v->began, v->wrote - v->t[0] - v->disk, v->t[2] - v->wrote + v->disk, v->t[3] - v->t[2], v->me.count * element };
 }
 
 int ckpt_next (struct ckpt_saving **at, struct err *e)

@@ -9,7 +9,7 @@
 /* A stretch of my part, slice by slice: where the elements of my datasets come from. */
 struct source { int unit; int64_t lo, n; };
 
-enum { SAVE_RUN = 4 };           /* blocks written at once */
+enum { SAVE_RUN = 4 };           /* blocks written at once: fewer calls, in which ranks wait for each other, and little enough for the core's cache */
 
 struct ckpt_saving {
   struct ckpt_state s;           /* a copy; config is used by ckpt_begin only */
@@ -31,7 +31,7 @@ struct ckpt_saving {
   int64_t blocks;                /* of each of them */
   int phase;
   double began, t[4];            /* seconds of the phases */
-  double disk;                   /* seconds of the writing in which the disk was started, which belong to sync */
+  double wrote, disk;            /* when my writing ended; seconds of it in which the disk was started, which belong to sync */
   bool behind;                   /* work is done by a thread */
   bool running;                  /* there is one now */
   pthread_t thread;

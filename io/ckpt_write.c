@@ -76,13 +76,13 @@ static int lend (const struct ckpt_saving *v, enum ckpt_kind kind, int64_t at, i
   return 1;
 }
 
-/* Pieces of memory to byte AT of the file, block by block (BLOCK bytes, the last has fewer), each in the core's cache from its checksum to its write. */
-static int write_blocks (struct ckpt_saving *v, const struct lent *piece, int pieces, int64_t block, int64_t at, uint64_t *sum, struct err *e)
+/* The checksums of blocks of BLOCK bytes (the last has fewer) that lie in pieces of memory. */
+static void sum_blocks (const struct lent *piece, int pieces, int64_t block, uint64_t *sum)
 {
   XXH3_state_t h;
   int64_t have = 0;   /* bytes of the block at hand that are in h */
   for (int i = 0; i < pieces; i++)
-    for (int64_t k = 0, n; k < piece[i].bytes; k += n, at += n) {
+    for (int64_t k = 0, n; k < piece[i].bytes; k += n) {
       const char *p = (const char *) piece[i].p + k;
       n = MIN (block - have, piece[i].bytes - k);
       bool ends = have + n == block || (k + n == piece[i].bytes && i == pieces - 1);
@@ -93,9 +93,7 @@ static int write_blocks (struct ckpt_saving *v, const struct lent *piece, int pi
         if (ends) *sum++ = XXH3_64bits_digest (&h);
       }
       have = ends ? 0 : have + n;
-      if (put_out (v, p, n, at, e)) return -1;
     }
-  return 0;
 }
 
 /* After run I of a dataset: the disk starts on what is written while the rest is; at the end there is less to wait for. Some file systems do not know it, and need not. */
@@ -112,9 +110,11 @@ static int write_run (struct writer *w, enum ckpt_kind kind, int64_t i, int who)
 {
   struct ckpt_saving *v = w->v;
   struct lent piece[LENT];
-  int64_t size = dtype_size (type_of (v, kind)), run = RUN * v->index.block, lo = i * run, n = MIN (run, v->me.count - lo);
+  int64_t size = dtype_size (type_of (v, kind)), run = RUN * v->index.block, lo = i * run, n = MIN (run, v->me.count - lo), at = v->at[kind] + lo * size;
   int pieces = lend (v, kind, lo, n, v->buf + who * run, piece);
-  if (write_blocks (v, piece, pieces, v->index.block * size, v->at[kind] + lo * size, v->sum + kind * v->blocks + i * RUN, &w->err[who])) return -1;
+  sum_blocks (piece, pieces, v->index.block * size, v->sum + kind * v->blocks + i * RUN);
+  for (int p = 0; p < pieces; at += piece[p++].bytes)
+    if (put_out (v, piece[p].p, piece[p].bytes, at, &w->err[who])) return -1;
   start_disk (w, kind, i, run * size, who);
   return 0;
 }
@@ -139,6 +139,7 @@ int save_write (struct ckpt_saving *v)
     v->disk = MAX (v->disk, w->disk[i]);
   }
   xfree (w);
+  v->wrote = now ();
   for (int k = 0; k < CKPT_KINDS && !bad; k++) v->me.sum[k] = hash_bytes (v->sum + k * v->blocks, (size_t) v->blocks * sizeof *v->sum, 0);
   return bad;
 }
