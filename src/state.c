@@ -160,7 +160,7 @@ static void copy_state (struct saver *s)
 static int ended (struct saver *s, int rc, struct err *e)
 {
   const struct conf *c = &s->j->c;
-  if (!rc && s->going) say (SAY_INFO, "checkpoint of step %lld in %.1f s, training stood still for %.2f", (long long) s->step, now () - s->began, s->blocked);
+  if (!rc && s->going) say (SAY_INFO, "checkpoint of step %lld in %.1f s, training stood still for %.3f", (long long) s->step, now () - s->began, s->blocked);
   else if (!rc) say (SAY_INFO, "checkpoint of step %lld in %.1f s", (long long) s->step, now () - s->began);
   if (!rc) s->longest = MAX (s->longest, now () - s->began);
   if (!rc && s->j->m.rank == 0) ckpt_prune (c->run.dir, c->run.keep);
