@@ -61,13 +61,13 @@ static bool says_running (const char *path)
   return is;
 }
 
-/* TMP becomes PATH unless a reason is there. Where there are no hard links, a rename: then the last word stands. */
+/* TMP becomes PATH unless a reason is there: then 1. Where there are no hard links, a rename: then the last word stands. */
 static int publish (const char *tmp, const char *path)
 {
   int rc = link (tmp, path);
   if (rc && (errno != EEXIST || says_running (path))) return rename (tmp, path);
   unlink (tmp);
-  return 0;
+  return rc ? 1 : 0;
 }
 
 static void sync_dir (const char *dir)
@@ -76,6 +76,18 @@ static void sync_dir (const char *dir)
   if (fd < 0) return;
   fsync (fd);
   close (fd);
+}
+
+int exit_said (const char *dir)
+{
+  char path[1200], text[256] = "";
+  int code;
+  snprintf (path, sizeof path, "%s/exit.json", dir);
+  int fd = open (path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  bool is = read (fd, text, sizeof text - 1) > 0 && !strstr (text, RUNNING) && sscanf (text, "{\"code\": %d", &code) == 1;
+  close (fd);
+  return is ? code : -1;
 }
 
 void exit_clear (const char *dir)
@@ -102,10 +114,8 @@ int exit_write (const char *dir, int code, const char *reason, int64_t step)
                     code, why, step, base_rank_get (), base_host (), phase, (int64_t) time (NULL));
   snprintf (path, sizeof path, "%s/exit.json", dir);
   snprintf (tmp, sizeof tmp, "%s/exit.json.%d.tmp", dir, base_rank_get ());
-  if (write_synced (tmp, text, n) || publish (tmp, path)) {
-    unlink (tmp);
-    return -1;
-  }
-  sync_dir (dir);
-  return 0;
+  int rc = write_synced (tmp, text, n) ? -1 : publish (tmp, path);
+  if (rc < 0) unlink (tmp);
+  else sync_dir (dir);
+  return rc;
 }

@@ -66,9 +66,10 @@ void metrics_line (const struct metrics *m, const struct metrics_record *r, char
 
 /* Why the run ended. The first to know writes (any rank), atomically; a file that is there already stands, so rank 0 clears an
    older run's at its start. System calls and no allocation: a watchdog thread may call it. STEP: the last one done. 0, or -1
-   when it could not be written. */
+   when it could not be written, 1 when a reason stands there already. */
 void exit_clear (const char *dir);
 int  exit_begin (const char *dir);   /* clear, and write that the run goes on: what stays if all its processes are killed; any reason takes its place */
+int  exit_said (const char *dir);    /* the code that stands there; -1: none, or the run goes on */
 int  exit_write (const char *dir, int code, const char *reason, int64_t step);
 
 /* Hold DIR for this process until run_unlock or its end. One rank. 0 (also where the file system has no locks), or -1 with the sentence, which names the owner. */

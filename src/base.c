@@ -14,7 +14,7 @@ static void (*end_job) (int);
 static void (*last_words) (int, const char *);
 static void (*give_up) (void);
 static enum say max_level = SAY_INFO;
-static char phase_now[128] = "start";
+static char phase_own[BASE_PHASE] = "start", *phase_now = phase_own;
 static _Atomic int64_t live_blocks, live_bytes;
 
 static int fill (struct err *e, int code, const char *fmt, va_list ap)
@@ -67,8 +67,15 @@ const char *base_host (void)
   return name;
 }
 
-void base_phase (const char *phase) { snprintf (phase_now, sizeof phase_now, "%s", phase); }
+void base_phase (const char *phase) { snprintf (phase_now, BASE_PHASE, "%s", phase); }
 const char *base_phase_get (void) { return phase_now; }
+
+void base_phase_at (char *text)
+{
+  char *to = text ? text : phase_own;
+  if (to != phase_now) memcpy (to, phase_now, BASE_PHASE);
+  phase_now = to;
+}
 
 void say_level (enum say max) { max_level = max; }
 

@@ -144,6 +144,13 @@ void dev_count (struct dev *d, const struct op *o)
   d->note[d->notes++ % COLL_NOTES] = (struct coll_note) { o->kind, g->kind, bytes, ++d->issued[g->kind] };
 }
 
+void dev_oldest (const struct dev *d, struct coll_note *out)
+{
+  *out = (struct coll_note) { 0 };
+  for (int64_t i = MAX (d->notes - COLL_NOTES, 0); i < d->notes && !out->seq; i++)
+    if (d->note[i % COLL_NOTES].seq > d->done[d->note[i % COLL_NOTES].group]) *out = d->note[i % COLL_NOTES];
+}
+
 void dev_stuck (const struct dev *d, char *out, size_t size)
 {
   size_t n = (size_t) snprintf (out, size, "none");

@@ -182,6 +182,8 @@ extern const struct dev_ops dev_cpu, dev_sim;
 /* Of each kind of group the first collective that is not known to be done, as text: "shard all-gather 12 of 1.00 MiB and 3 behind it, ..."; "none". May be called from any thread, while the
    main thread stands still. */
 void dev_stuck (const struct dev *d, char *out, size_t size);
+/* The oldest collective that is not known to be done; seq 0: none. As above. */
+void dev_oldest (const struct dev *d, struct coll_note *out);
 
 /* Keep spans, forgetting older ones; keep no more. The device is idle (drain). */
 void dev_trace (struct dev *d, bool on);

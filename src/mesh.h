@@ -82,6 +82,7 @@ int  wait_cores (int ranks_on_node);   /* cores that the ranks of this node shar
 void wait_all (int n, MPI_Request *r); /* drives pending collectives of the device meanwhile */
 bool wait_test (int n, MPI_Request *r); /* MPI_Testall, which never gives the core away */
 bool wait_idle (int *state);           /* one turn of back-off for a loop of one's own; *state = 0 at first and after progress. True if the core was given away */
+int64_t wait_turns (void);             /* turns so far: a number that grows while the main thread waits for others. From any thread */
 void wait_drive (bool (*poll) (void)); /* what wait_all drives: a device's own; poll says whether anything moved. NULL: nothing */
 void mesh_barrier (MPI_Comm c);  /* MPI_Ibarrier and wait_all */
 #endif

@@ -1,5 +1,6 @@
 #include "config.h"
 #include "stop.h"
+#include "watch.h"
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,10 @@ static double began, limit, job_end;   /* of now (); seconds; Unix time; 0: none
 static void on_signal (int sig)
 {
   static double first;
-  if (caught && now () - first > ONE_WISH_SECONDS) _exit (128 + sig);
+  if (caught && now () - first > ONE_WISH_SECONDS) {
+    watch_leave ();
+    _exit (128 + sig);
+  }
   if (!caught) first = now ();
   caught = sig;
 }

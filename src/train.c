@@ -310,9 +310,10 @@ static int train (struct run *r, const char *yaml, int argc, char **argv, struct
   const struct conf *c = &r->j.c;
   if (job_options (&r->j, yaml, argc, argv, e)) return -1;
   stop_open (c->run.dir, c->run.max_minutes);
+  watch_open (&r->j.m, c->run.watchdog);
   if (open_data (r, e) || job_start (&r->j, e) || prepare_dir (r, e)) return -1;
-  watch_peers (&r->j.m);
-  watch_start (&r->j.d, c->run.watchdog, c->run.dir);
+  watch_device (&r->j.d);
+  watch_dir (c->run.dir);
   saver_open (&r->saver, &r->j);
   announce (r);
   r->batch = job_batches (&r->j, r->j.s.mbs, e);
@@ -335,6 +336,7 @@ static int train (struct run *r, const char *yaml, int argc, char **argv, struct
 static struct run *the_run;
 static void last_words (int code, const char *sentence)
 {
+  watch_leave ();
   if (the_run->own || (the_run->j.m.rank && the_run->seen)) exit_write (the_run->j.c.run.dir, code, sentence, the_run->step);
 }
 

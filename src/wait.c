@@ -14,6 +14,7 @@ enum { SPIN_TURNS = 50, YIELD_TURNS = 30, SLEEP_US = 50, SLEEP_MAX_US = 1000, SP
 enum { CROWD_UNKNOWN, CROWD_NO, CROWD_YES };
 
 static int crowd;
+static volatile int64_t turns;
 static bool (*driver) (void);
 
 /* MPICH's temporaries come from the heap and stay there: mapped afresh each time they cost 3 to 10 times the collective. */
@@ -67,9 +68,12 @@ static void spin (void)
 #endif
 }
 
+int64_t wait_turns (void) { return turns; }
+
 bool wait_idle (int *state)
 {
   if (crowd == CROWD_UNKNOWN) wait_init (ranks_by_environment ());
+  turns++;
   int turn = *state;
   if (turn < 1 << 20) *state = turn + 1;
   if (turn < (crowd == CROWD_NO ? SPIN_LONG : SPIN_TURNS)) { spin (); return false; }

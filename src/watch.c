@@ -1,135 +1,221 @@
 #include "config.h"
 #include "watch.h"
 #include "metrics.h"
-#include <fcntl.h>
+#include "watch_board.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#define TICK 0.5           /* seconds between looks */
+#define SUSPENDED 3.0      /* a longer time between two looks: this process was stopped and goes on */
+#define OTHER_NODES 3.0    /* seconds for which other nodes may say what they know */
+#define LAST_TICKS 6       /* looks for which a rank that has said why it ends, or exit.json of another node, is given time */
+enum { LIMIT_LAST = 9 };   /* seconds for saying why: a disk that hangs must not keep the job */
+
 static struct {
   pthread_t thread;
   pthread_mutex_t lock;
   pthread_cond_t stop;
-  bool on, stopping;
-  const struct dev *d;
+  bool on, stopping, dir_known;
+  const struct mesh *m;
+  const struct dev *volatile d;
+  struct board *board;
+  struct place *mine, alone;   /* on the board, or of one's own */
   double limit;
   char dir[1024];
   int64_t step;
-  struct peer { int pid, rank; } *peer;   /* [peers] the ranks of this node, this one too */
-  int peers;
 } w = { .lock = PTHREAD_MUTEX_INITIALIZER, .stop = PTHREAD_COND_INITIALIZER };
 
 /* A number that changes when the rank moves on. Read beside the main thread: a torn or old value only delays. */
 static int64_t progress (void)
 {
-  int64_t n = 0;
-  const volatile int64_t *count = w.d->op_count;
-  for (int k = 0; k < OP_N; k++) n += count[k];
+  int64_t n = w.d != NULL;
+  const volatile int64_t *count = w.d ? w.d->op_count : NULL;
+  for (int k = 0; count && k < OP_N; k++) n += count[k];
   for (const char *p = base_phase_get (); *p; p++) n = n * 31 + *p;
   return n;
 }
 
-/* Is process PID one of this program, and stopped (SIGSTOP)? A debugger's is not: its state is t. */
-static bool frozen (int pid)
-{
-  char path[64], mine[1024], its[1024], text[512];
-  snprintf (path, sizeof path, "/proc/%d/exe", pid);
-  ssize_t a = readlink ("/proc/self/exe", mine, sizeof mine), b = readlink (path, its, sizeof its);
-  if (a <= 0 || a != b || memcmp (mine, its, (size_t) a)) return false;
-  snprintf (path, sizeof path, "/proc/%d/stat", pid);
-  int fd = open (path, O_RDONLY | O_CLOEXEC);
-  ssize_t n = fd < 0 ? -1 : read (fd, text, sizeof text - 1);
-  if (fd >= 0) close (fd);
-  text[MAX (n, 0)] = 0;
-  const char *name_end = strrchr (text, ')');
-  return name_end && !strncmp (name_end, ") T", 3);
-}
+/* ---- the end ---- */
 
-/* The first peer on this node that is stopped, NULL if none. */
-static const struct peer *find_frozen (void)
+static void end_now (int sig)
 {
-  for (int i = 0; i < w.peers; i++)
-    if (frozen (w.peer[i].pid)) return &w.peer[i];
-  return NULL;
-}
-
-/* End the peers that cannot end themselves: a launcher that waits for all would wait for ever. */
-static void end_frozen (void)
-{
-  for (int i = 0; i < w.peers; i++)
-    if (frozen (w.peer[i].pid)) kill (w.peer[i].pid, SIGKILL);
-}
-
-static void fire (double idle)
-{
-  char why[320], cause[96] = "another rank is dead or frozen, or a link or disk hangs", stuck[600], line[1024];
-  const struct peer *still = find_frozen ();
-  if (still) snprintf (cause, sizeof cause, "rank %d, process %d on this host, stands still (SIGSTOP)", still->rank, still->pid);
-  snprintf (why, sizeof why, "no progress for %.0f s (run.watchdog) during %s on rank %d of host %s: %s", idle, base_phase_get (), base_rank_get (), base_host (),
-            cause);
-  dev_stuck (w.d, stuck, sizeof stuck);
-  int n = snprintf (line, sizeof line, "pretrain: %s; its collectives under way: %s\n", why, stuck);
-  if (w.dir[0]) exit_write (w.dir, EXIT_WORLD, why, w.step);
-  if (write (2, line, (size_t) n) < 0) _exit (EXIT_WORLD);
-  end_frozen ();   /* last: where this makes the launcher end us all, all is said */
+  (void) sig;
   _exit (EXIT_WORLD);
+}
+
+/* End those of my node that do not end by themselves: a launcher that waits for all would wait for ever. */
+static void end_node (void)
+{
+  w.board->over = 1;
+  for (int i = 0; i < 8; i++, usleep (200000)) {
+    int left = 0;
+    for (int k = 0; k < w.m->local_size; k++) {
+      const struct place *p = &w.board->place[k];
+      char state = k == w.m->local_rank || !p->pid ? 0 : board_state (p->pid);
+      if (state == 'T' || (state && i == 7)) kill (p->pid, SIGKILL);
+      left += state != 0;
+    }
+    if (!left) return;
+  }
+}
+
+/* One of the node does; that it is me stays true. */
+static bool i_speak (void)
+{
+  int32_t none = 0;
+  return !w.board || w.board->speaker == 1 + w.m->local_rank || __atomic_compare_exchange_n (&w.board->speaker, &none, 1 + w.m->local_rank, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+/* WHAT has happened: find out more, for at most OTHERS seconds from other nodes, say it once, end. */
+static void fire (const char *what, double others)
+{
+  char why[1500], cause[900] = "another rank is dead or frozen, or a link or disk hangs", stuck[600] = "none", line[2400], in[160] = "", bytes[24];
+  static double first;
+  if (!first) first = now ();
+  if (!i_speak () && now () - first < LIMIT_LAST + 1) return;   /* the one who does ends this process too */
+  signal (SIGALRM, end_now);
+  alarm (LIMIT_LAST);
+  const struct coll_note *c = &w.mine->in;
+  if (w.d) dev_oldest (w.d, &w.mine->in);   /* a peer that is gone is seen early */
+  bytes_text (c->bytes, bytes);
+  if (c->seq) snprintf (in, sizeof in, ", in %s %s %lld of %s", group_name (c->group), op_name (c->op), (long long) c->seq, bytes);
+  if (w.board) board_blame (w.board, w.m, w.mine, w.dir_known ? w.dir : "", others, cause, sizeof cause);
+  snprintf (why, sizeof why, "%s during %s on rank %d of host %s%s: %s", what, base_phase_get (), base_rank_get (), base_host (), in, cause);
+  if (w.d) dev_stuck (w.d, stuck, sizeof stuck);
+  int n = snprintf (line, sizeof line, "pretrain: %s; its collectives under way: %s\n", why, stuck);
+  int said = w.dir_known ? exit_write (w.dir, EXIT_WORLD, why, w.step) : 0;
+  if (said <= 0 && write (2, line, (size_t) n) < 0) _exit (EXIT_WORLD);
+  if (w.board) end_node ();   /* last: where this makes the launcher end us all, all is said */
+  _exit (EXIT_WORLD);
+}
+
+/* ---- the looks ---- */
+
+/* What this rank is doing, for all to see. */
+static void look_at_me (double idle)
+{
+  static int64_t turns;
+  struct place *p = w.mine;
+  const struct dev *d = w.d;
+  int64_t t = wait_turns ();
+  p->waiting = t != turns;
+  turns = t;
+  p->idle = idle;
+  p->in.seq = 0;
+  if (!d) return;
+  memcpy (p->issued, d->issued, sizeof p->issued);
+  if (idle > 2 * TICK) dev_oldest (d, &p->in);   /* the main thread stands still */
+}
+
+/* The next rank of the node has died without a word? Each minds one: of several that die, one has a neighbour that lives. It may have been about to end in order. */
+static void look_at_next (void)
+{
+  static int gone;
+  if (w.m->local_size == 1) return;
+  const struct place *p = &w.board->place[(w.m->local_rank + 1) % w.m->local_size];
+  if (!p->pid || p->end == LEFT || board_state (p->pid)) return;
+  if (p->end == SPOKEN) {
+    if (++gone > LAST_TICKS) w.board->over = 1;
+    return;
+  }
+  if (++gone < 2) return;
+  char what[96];
+  snprintf (what, sizeof what, "rank %d is gone, seen", p->rank);
+  fire (what, 0);
+}
+
+/* Another node has said why the job ends, and the launcher did not end us. */
+static void look_at_word (void)
+{
+  static int looks, seen;
+  if (!w.dir_known || w.m->local_rank || w.m->nodes == 1 || ++looks % 4) return;
+  if (exit_said (w.dir) == EXIT_WORLD && (seen += 4) > LAST_TICKS) w.board->over = 1;
 }
 
 static void *loop (void *arg)
 {
   (void) arg;
   int64_t last = -1;
-  double since = now ();
+  double since = now (), before = since;
   pthread_mutex_lock (&w.lock);
   while (!w.stopping) {
     struct timespec t;
     clock_gettime (CLOCK_REALTIME, &t);
-    t.tv_sec++;
+    t.tv_nsec += (long) (TICK * 1e9);
+    if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
     pthread_cond_timedwait (&w.stop, &w.lock, &t);
+    if (w.stopping) break;
     int64_t p = progress ();
-    if (p != last) last = p, since = now ();
-    else if (now () - since > w.limit) fire (now () - since);
+    double at = now (), pause = at - before;
+    before = at;
+    if (pause > SUSPENDED) since += pause;
+    if (p != last) last = p, since = at;
+    look_at_me (at - since);
+    if (w.board) look_at_next (), look_at_word ();
+    if (w.board && w.board->over) _exit (EXIT_WORLD);
+    if (at - since <= w.limit) continue;
+    char what[96];
+    snprintf (what, sizeof what, "no progress for %.0f s (run.watchdog)", at - since);
+    fire (what, OTHER_NODES);
   }
   pthread_mutex_unlock (&w.lock);
   return NULL;
 }
 
-void watch_start (const struct dev *d, double seconds, const char *dir)
+/* ---- from outside ---- */
+
+void watch_open (const struct mesh *m, double seconds)
 {
+  sigset_t all, old;
   if (seconds <= 0) return;
-  w.d = d;
+  w.m = m;
   w.limit = seconds;
-  w.stopping = false;
-  snprintf (w.dir, sizeof w.dir, "%s", dir ? dir : "");
+  w.stopping = w.dir_known = false;
+  w.d = NULL;
+  w.board = board_open (m);
+  w.mine = w.board ? &w.board->place[m->local_rank] : &w.alone;
+  *w.mine = (struct place) { .rank = m->rank, .waiting = true };
+  snprintf (w.mine->host, sizeof w.mine->host, "%s", base_host ());
+  base_phase_at (w.mine->phase);
+  w.mine->pid = (int32_t) getpid ();
+  sigfillset (&all);   /* signals are the main thread's */
+  sigdelset (&all, SIGALRM);
+  pthread_sigmask (SIG_SETMASK, &all, &old);
   must (!pthread_create (&w.thread, NULL, loop, NULL), "cannot start the watchdog's thread");
+  pthread_sigmask (SIG_SETMASK, &old, NULL);
   w.on = true;
 }
 
-void watch_peers (const struct mesh *m)
+void watch_device (const struct dev *d) { w.d = d; }
+
+void watch_dir (const char *dir)
 {
-  struct peer mine = { (int) getpid (), m->rank };
-  MPI_Request q;
-  w.peer = xalloc ((size_t) m->local_size * sizeof *w.peer, "watch");
-  MPI_Iallgather (&mine, sizeof mine, MPI_BYTE, w.peer, sizeof mine, MPI_BYTE, m->node_comm, &q);
-  wait_all (1, &q);
-  w.peers = m->local_size;
+  snprintf (w.dir, sizeof w.dir, "%s", dir);
+  if (w.on) board_clear (w.m, w.dir);
+  w.dir_known = true;
 }
 
 void watch_step (int64_t step) { w.step = step; }
 
+void watch_leave (void)
+{
+  if (w.on) w.mine->end = SPOKEN;
+}
+
 void watch_stop (void)
 {
-  if (w.on) {
-    pthread_mutex_lock (&w.lock);
-    w.stopping = true;
-    pthread_cond_signal (&w.stop);
-    pthread_mutex_unlock (&w.lock);
-    pthread_join (w.thread, NULL);
-  }
+  if (!w.on) return;
+  w.mine->end = LEFT;
+  pthread_mutex_lock (&w.lock);
+  w.stopping = true;
+  pthread_cond_signal (&w.stop);
+  pthread_mutex_unlock (&w.lock);
+  pthread_join (w.thread, NULL);
   w.on = false;
-  xfree (w.peer);
-  w.peer = NULL;
-  w.peers = 0;
+  base_phase_at (NULL);
+  board_close (w.board, w.m);
+  w.board = NULL;
 }

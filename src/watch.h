@@ -1,16 +1,21 @@
-/* watch: a thread of each rank that ends the job when the rank makes no progress: a peer is dead or frozen, a link hangs, a disk does not answer.
+/* watch: a thread of each rank that ends the job when the rank makes no progress (a peer is dead or frozen, a link hangs, a disk does not answer), or when a rank of
+   its node is gone.
 
-   Progress is any operation issued on the device or any new phase (base_phase). Work between two operations must be shorter than the limit. The thread
-   makes system calls only; it ends the process, and the launcher takes the others along. */
+   Progress is any operation issued on the device or any new phase (base_phase). Work between two operations must be shorter than the limit. The threads of a node share a
+   board on which each keeps what its rank is doing, so that the one who speaks can tell who never arrived; those of other nodes leave theirs in RUN_DIR when they fire. One
+   rank speaks, all of its node end with EXIT_WORLD, those that cannot by themselves (SIGSTOP) are killed; a rank that is alone on its node is named and left to the launcher.
+   System calls only. Time in which the whole process was stopped does not count: a job may be suspended. */
 #ifndef WATCH_H
 #define WATCH_H
 #include "dev.h"
 #include "mesh.h"
 
-/* Which processes are the ranks of this node: those found stopped when the thread fires are ended with it. Collective over the node; before watch_start. */
-void watch_peers (const struct mesh *m);
-/* Start watching: SECONDS 0 = do nothing. DIR: where exit.json goes, NULL or "" for none; copied. D is borrowed until watch_stop. */
-void watch_start (const struct dev *d, double seconds, const char *dir);
-void watch_step (int64_t step);    /* the last step done, for exit.json */
+/* Start watching: SECONDS 0 = do nothing. M is borrowed until watch_stop, its axes are made. Collective. */
+void watch_open (const struct mesh *m, double seconds);
+void watch_device (const struct dev *d);   /* its operations are progress from now on; borrowed until watch_stop */
+void watch_dir (const char *dir);          /* where exit.json goes from now on; copied */
+void watch_step (int64_t step);            /* the last step done, for exit.json */
+/* This process is about to end and has said why (or needs not): nobody else should. In any thread or signal handler. */
+void watch_leave (void);
 void watch_stop (void);
 #endif

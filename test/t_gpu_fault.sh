@@ -52,6 +52,6 @@ ok "$(result)" "ran ended soon 4" "the same where the launcher does not help: ov
 ok "$(grep -c 'rank [0-9] of .*step [0-9]*.*under way: [a-z]' said | sed 's/^[1-9]$/some/')" some "what is said names rank, host, step and collective: $(grep -m 1 'under way' said | cut -c -300)"
 try frozen -disable-auto-cleanup STOP 2
 ok "$(result)" "ran ended soon 4" "SIGSTOP of a rank: over after $seconds s, exit status $rc"
-ok "$(grep -c 'rank 2, process [0-9]* on this host, stands still.*under way: [a-z]* [a-z]' said | sed 's/^[1-9]$/some/')" some \
+ok "$(grep -c 'rank 2, process [0-9]* on host [^ ,]*, stands still.*under way: [a-z]* [a-z]' said | sed 's/^[1-9]$/some/')" some \
    "the watchdog names it and the collective: $(grep -m 1 'under way' said | sed 's/.*under way/under way/' | cut -c -200)"
 echo "1..$n"
