@@ -1,5 +1,7 @@
 #include "config.h"
+#include "append.h"
 #include "metrics.h"
+#include "nvml.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -13,10 +15,9 @@
 #include <unistd.h>
 
 struct metrics {
-  int fd;                      /* -1: this rank writes nothing */
-  char path[1200];
-  int64_t size;                /* of the file, up to its last whole line */
-  bool warned;
+  struct append file;          /* fd -1: this rank writes nothing */
+  int width;                   /* columns of the terminal; 0: there is none, lines come now and then */
+  double shown;                /* when the terminal's line was drawn last */
   int64_t first, steps, log_every;
   int64_t line_tokens;         /* since the last line on the terminal */
   double line_seconds, pace;   /* pace: smoothed seconds a step */
@@ -52,24 +53,24 @@ static int set_aside (const char *dir, const char *path, struct err *e)
 
 static int open_file (struct metrics *m, const char *dir, int64_t resumed_step, struct err *e)
 {
-  snprintf (m->path, sizeof m->path, "%s/metrics.jsonl", dir);
-  if (!resumed_step && set_aside (dir, m->path, e)) return -1;
-  m->fd = open (m->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);   /* not to wait for a reader of a pipe */
-  if (m->fd < 0) return world_err (e, "%s: %s", m->path, strerror (errno));
+  snprintf (m->file.path, sizeof m->file.path, "%s/metrics.jsonl", dir);
+  if (!resumed_step && set_aside (dir, m->file.path, e)) return -1;
+  m->file.fd = open (m->file.path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);   /* not to wait for a reader of a pipe */
+  if (m->file.fd < 0) return world_err (e, "%s: %s", m->file.path, strerror (errno));
   struct stat s;
-  if (fstat (m->fd, &s) || !S_ISREG (s.st_mode)) return world_err (e, "%s is no regular file", m->path);
-  FILE *f = fdopen (dup (m->fd), "r");
-  must (f, "%s: %s", m->path, strerror (errno));
-  m->size = keep_bytes (f, resumed_step);
+  if (fstat (m->file.fd, &s) || !S_ISREG (s.st_mode)) return world_err (e, "%s is no regular file", m->file.path);
+  FILE *f = fdopen (dup (m->file.fd), "r");
+  must (f, "%s: %s", m->file.path, strerror (errno));
+  m->file.size = keep_bytes (f, resumed_step);
   fclose (f);
-  if (!ftruncate (m->fd, m->size)) return 0;
-  return world_err (e, "%s: cannot be cut to %" PRId64 " bytes: %s", m->path, m->size, strerror (errno));
+  if (!ftruncate (m->file.fd, m->file.size)) return 0;
+  return world_err (e, "%s: cannot be cut to %" PRId64 " bytes: %s", m->file.path, m->file.size, strerror (errno));
 }
 
 struct metrics *metrics_open (const char *dir, int64_t resumed_step, int64_t steps, int64_t log_every, struct err *e)
 {
   struct metrics *m = xalloc (sizeof *m, "metrics");
-  *m = (struct metrics) { .fd = -1, .first = resumed_step + 1, .steps = steps, .log_every = log_every };
+  *m = (struct metrics) { .file = { .fd = -1, .losing = "metrics of some steps" }, .first = resumed_step + 1, .steps = steps, .log_every = log_every };
   if (base_rank_get () || !open_file (m, dir, resumed_step, e)) return m;
   metrics_close (m);
   return NULL;
@@ -77,22 +78,8 @@ struct metrics *metrics_open (const char *dir, int64_t resumed_step, int64_t ste
 
 void metrics_close (struct metrics *m)
 {
-  if (m && m->fd >= 0) close (m->fd);
+  if (m && m->file.fd >= 0) close (m->file.fd);
   xfree (m);
-}
-
-/* One line by one write; what a full disk tears is cut off again. */
-static void put_line (struct metrics *m, const char *text, size_t n)
-{
-  ssize_t put = write (m->fd, text, n);
-  if (put == (ssize_t) n) {
-    m->size += put;
-    return;
-  }
-  const char *why = put < 0 ? strerror (errno) : "no space left for a whole line";
-  if (put > 0 && ftruncate (m->fd, m->size)) why = "a torn line cannot be cut off";
-  if (!m->warned) say (SAY_WARN, "%s: %s; training goes on, metrics of some steps will be missing", m->path, why);
-  m->warned = true;
 }
 
 /* ---- a record ---- */
@@ -165,6 +152,30 @@ static void put_ranks (json_t *o, const struct metrics_ranks *r)
                                               "median_s", number (r->median), "excess", number (r->excess), "comm_share", number (r->share), "exposed", axes_of (r->axis)));
 }
 
+static void put_gpus (json_t *o, const struct metrics_gpus *g)
+{
+  double util = 0, util_min = 1, idle = 0, memory = 0, power = 0, clock = INFINITY, memory_clock = INFINITY, hot = 0;
+  uint64_t bits = 0;
+  for (int i = 0; i < g->n; i++) {
+    const struct gpu_state *x = g->gpu[i].g;
+    util += x->utilization / g->n;
+    util_min = fmin (util_min, x->utilization);
+    idle += x->idle / g->n;
+    memory = fmax (memory, (double) x->memory_used);
+    power += x->power;
+    clock = fmin (clock, x->clock);
+    memory_clock = fmin (memory_clock, x->memory_clock);
+    hot = fmax (hot, x->temperature);
+    bits |= x->throttle;
+  }
+  json_t *why = json_array ();
+  for (int k = 0; k < NVML_REASONS; k++)
+    if (bits & nvml_reason[k].bit) json_array_append_new (why, json_string (nvml_reason[k].word));
+  json_object_set_new (o, "gpus", json_pack ("{s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "n", g->n, "utilization", number (util), "utilization_min", number (util_min), "idle", number (idle),
+                                             "memory_used_max", number (memory), "power_w", number (power), "clock_mhz_min", number (clock), "memory_clock_mhz_min", number (memory_clock),
+                                             "temperature_c_max", number (hot), "throttle", why));
+}
+
 static void put_record (struct metrics *m, const struct metrics_record *r)
 {
   json_t *o = json_pack ("{s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:b, s:I}",
@@ -178,13 +189,14 @@ static void put_record (struct metrics *m, const struct metrics_record *r)
   json_object_set_new (o, "comm", comm_of (m, r));
   if (r->parts) put_parts (o, r->parts, r->seconds);
   if (r->ranks) put_ranks (o, r->ranks);
+  if (r->gpus) put_gpus (o, r->gpus);
   if (r->planned)
     json_object_set_new (o, "plan", json_pack ("{s:I, s:I, s:b}", "memory", (json_int_t) r->planned_memory, "bytes", (json_int_t) r->planned_bytes, "agrees", r->planned_agrees));
   char *text = json_dumps (o, JSON_COMPACT | JSON_PRESERVE_ORDER);
   must (text, "out of host memory: a record of metrics");
   size_t n = strlen (text);
-  text[n] = '\n';   /* over the terminating zero: put_line is told the length */
-  put_line (m, text, n + 1);
+  text[n] = '\n';   /* over the terminating zero */
+  append_put (&m->file, text, n + 1);
   free (text);
   json_decref (o);
 }
@@ -224,17 +236,38 @@ static double next_pace (const struct metrics *m, const struct metrics_record *r
   return r->step <= m->first + 1 ? r->seconds : 0.9 * m->pace + 0.1 * r->seconds;
 }
 
+/* In a narrow terminal the norm gives way. */
+static void narrow (char *line, int width)
+{
+  char *norm = strstr (line, "  norm "), *rest = norm ? strstr (norm + 2, "  ") : NULL;
+  if ((int) strlen (line) >= width && rest) memmove (norm, rest, strlen (rest) + 1);
+}
+
+/* On a terminal the line is drawn over itself, at most ten times a second, and stays only where there is more to it than the next will say. */
+static void show (struct metrics *m, const struct metrics_record *r, char *line)
+{
+  bool stays = r->skipped || r->has_eval || r->step == m->steps;
+  if (!m->width || stays) say (SAY_INFO, "%s", line);
+  else {
+    narrow (line, m->width);
+    say_progress (line, m->width);
+  }
+  m->shown = now ();
+}
+
+void metrics_terminal (struct metrics *m, int width) { m->width = width; }
+
 void metrics_step (struct metrics *m, const struct metrics_record *r)
 {
-  if (!m || m->fd < 0) return;
+  if (!m || m->file.fd < 0) return;
   put_record (m, r);
   m->line_tokens += r->step_tokens;
   m->line_seconds += r->seconds;
   m->pace = next_pace (m, r);
-  if (!due (m, r)) return;
+  if (!due (m, r) && !(m->width && now () - m->shown > 0.1)) return;
   char line[320];
   metrics_line (m, r, line, sizeof line);
-  say (SAY_INFO, "%s", line);
+  show (m, r, line);
   m->line_tokens = 0;
   m->line_seconds = 0;
 }

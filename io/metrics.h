@@ -59,6 +59,8 @@ struct metrics *metrics_open (const char *dir, int64_t resumed_step, int64_t ste
 /* One step: a record in the file and, when due (each log_every steps, the first, the last, one with validation, one skipped), a
    line on the terminal. A failing disk is warned of once and does not end the run; no torn line stays behind. */
 void metrics_step (struct metrics *m, const struct metrics_record *r);
+/* Lines go to a terminal of WIDTH columns: one that is drawn over itself. 0, as it is at first: to a file, now and then. */
+void metrics_terminal (struct metrics *m, int width);
 void metrics_close (struct metrics *m);   /* NULL is legal */
 
 /* The terminal's line for R, without newline; for rates and time left M remembers the steps since the last line. */

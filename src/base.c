@@ -81,10 +81,26 @@ void say_level (enum say max) { max_level = max; }
 
 static const char *const level_word[] = { "pretrain: ", "pretrain: warning: ", "", "" };
 
+static bool drawn;   /* a progress line stands on the terminal */
+
+void say_progress (const char *line, int width)
+{
+  if (my_rank || max_level < SAY_INFO || (!line && !drawn)) return;
+  if (line) printf ("\r%.*s\033[K", width - 1, line);
+  else putchar ('\n');
+  drawn = line != NULL;
+  fflush (stdout);
+}
+
 /* One write a line, so that lines of several ranks do not mix. */
 static void emit (FILE *f, const char *head, const char *fmt, va_list ap)
 {
   char line[8192];
+  if (drawn) {
+    fputs ("\r\033[K", stdout);
+    fflush (stdout);
+    drawn = false;
+  }
   int n = snprintf (line, sizeof line, "%s", head);
   n += vsnprintf (line + n, sizeof line - n - 1, fmt, ap);
   if (n > (int) sizeof line - 2) n = sizeof line - 2;

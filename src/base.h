@@ -44,6 +44,9 @@ void say_level (enum say max);
 void say (enum say level, const char *fmt, ...) __attribute__ ((format (printf, 2, 3)));      /* rank 0 only; stderr for error and warn, stdout else */
 void say_all (enum say level, const char *fmt, ...) __attribute__ ((format (printf, 2, 3)));  /* each rank, with its number; stderr */
 
+/* A line of rank 0's on a terminal of WIDTH columns that the next one is drawn over; whatever else is said takes its place. NULL: it stays, and is ended. */
+void say_progress (const char *line, int width);
+
 /* The world failed: print one line with rank, host, phase, place and cause; end the job with CODE. Never returns. */
 _Noreturn void die_at (const char *file, int line, int code, const char *fmt, ...) __attribute__ ((format (printf, 4, 5)));
 #define die(...) die_at (__FILE__, __LINE__, EXIT_WORLD, __VA_ARGS__)

@@ -18,6 +18,7 @@ enum precision { PREC_FP32, PREC_BF16, PREC_FP8 };
 enum lr_kind { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
 enum offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };
 enum save_error { SAVE_ERROR_STOP, SAVE_ERROR_CONTINUE };
+enum progress { PROGRESS_LINE, PROGRESS_LOG, PROGRESS_AUTO };   /* one line drawn over itself, or lines now and then; auto: by whether there is a terminal */
 enum tristate { NO, YES, AUTO };
 
 #define STR 1024   /* room of a string option */
@@ -45,6 +46,9 @@ struct conf {
     bool overlap;               /* communication beside computation; off: the same order with waits */
     int64_t threads;            /* compute threads a rank; 0 = cores of the node / its ranks, or OMP_NUM_THREADS */
     int64_t log_every;          /* steps between progress lines */
+    enum progress progress;
+    bool tensorboard;           /* event files in DIR/tensorboard */
+    char prometheus[STR];       /* text file for a collector; without a slash in DIR; "": none */
     bool resume;                /* from the newest good checkpoint in run.dir */
     double watchdog;            /* seconds without progress after which a rank ends the job; 0 = never */
     double max_minutes;         /* stop with a checkpoint after so many minutes; 0 = never */
@@ -106,6 +110,7 @@ struct conf {
     bool shared_gpu;            /* several ranks on one GPU */
     bool verbose;               /* tell also what only developers want to know */
     bool op_times;              /* at the end, what each operation took on the GPU */
+    char gpu[32];               /* PCI address: watch this GPU, whatever the device */
     int64_t slow_rank;          /* this rank's data take slow_ms longer each step (-1: none's) */
     double slow_ms;
     int64_t nan_rank, nan_step; /* put a NaN into this rank's gradient at this step (-1: never) */

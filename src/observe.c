@@ -1,10 +1,17 @@
 #include "config.h"
+#include "nvml.h"
 #include "observe.h"
+#include "prometheus.h"
+#include "tensorboard.h"
+#include "terminal.h"
+#include <string.h>
 #include <time.h>
 
 struct observer {
   struct job *j;
   struct metrics *metrics;
+  struct tensorboard *board;      /* rank 0; NULL: none */
+  struct prometheus *prometheus;  /* the same */
   struct beside *beside;
   struct account *account;
   int64_t step;
@@ -19,6 +26,37 @@ static double cpu_now (void)
   return (double) t.tv_sec + 1e-9 * (double) t.tv_nsec;
 }
 
+static bool run_prometheus (const struct conf *c, char *path, size_t size)
+{
+  const char *file = c->run.prometheus;
+  if (strchr (file, '/')) snprintf (path, size, "%s", file);
+  else snprintf (path, size, "%s/%s", c->run.dir, file);
+  return file[0] != 0;
+}
+
+/* Each rank watches its own GPU; where NVML is not to be had nothing is told of GPUs. */
+static void watch_gpu (const struct job *j)
+{
+  struct err why = { 0 };
+  const char *pci = j->c.debug.gpu[0] ? j->c.debug.gpu : j->d.id;
+  if (pci[0] && nvml_open (pci, &why)) say (SAY_INFO, "%s; nothing is told of the state of GPUs", why.msg);
+}
+
+/* Rank 0's files. */
+static int open_files (struct observer *o, int64_t step, struct err *e)
+{
+  const struct conf *c = &o->j->c;
+  char path[2 * STR];
+  if (o->j->m.rank) return 0;
+  if (c->run.progress != PROGRESS_LOG) {
+    int width = terminal_width ();
+    metrics_terminal (o->metrics, width || c->run.progress == PROGRESS_AUTO ? width : 80);
+  }
+  if (c->run.tensorboard && !(o->board = tensorboard_open (c->run.dir, step + 1, e))) return -1;
+  if (run_prometheus (c, path, sizeof path) && !(o->prometheus = prometheus_open (path, c->run.dir, c->train.steps, e))) return -1;
+  return 0;
+}
+
 struct observer *observe_open (struct job *j, int64_t step, struct err *e)
 {
   const struct conf *c = &j->c;
@@ -26,7 +64,10 @@ struct observer *observe_open (struct job *j, int64_t step, struct err *e)
   if (!m) return NULL;
   struct observer *o = xalloc (sizeof *o, "observer");
   *o = (struct observer) { .j = j, .metrics = m, .account = account_open (j) };
-  return o;
+  watch_gpu (j);
+  if (!open_files (o, step, e)) return o;
+  observe_close (o);
+  return NULL;
 }
 
 void observe_plan (struct observer *o)
@@ -38,7 +79,11 @@ void observe_plan (struct observer *o)
 void observe_close (struct observer *o)
 {
   if (!o) return;
+  nvml_close ();
+  say_progress (NULL, 0);
   metrics_close (o->metrics);
+  tensorboard_close (o->board);
+  prometheus_close (o->prometheus);
   beside_close (o->beside);
   account_close (o->account);
   xfree (o);
@@ -81,18 +126,28 @@ void observe_end (struct observer *o, int64_t step, bool clean)
   beside_end (o->beside, o->seconds, clean);
   account_end (o->account, o->seconds);
   if (!o->j->d.outside) measure_outside (&o->j->d);
-  if (step % o->j->c.run.log_every == 0) account_share (o->account, NULL);
+  if (step % o->j->c.run.log_every == 0) {
+    struct gpu_state gpu;
+    account_share (o->account, nvml_read (&gpu) ? &gpu : NULL);
+  }
   account_lap (o->account, LAP_NONE);
 }
 
 void observe_record (struct observer *o, const struct step_result *out, double lr, int64_t tokens, const double *eval)
 {
+  const struct conf *c = &o->j->c;
   struct metrics_record m = { .step = o->step, .loss = out->loss, .grad_norm = out->norm, .lr = lr, .tokens = tokens, .step_tokens = (int64_t) out->tokens, .seconds = o->seconds,
     .cpu_seconds = o->cpu, .mfu = -1, .skipped = out->skipped, .has_eval = eval != NULL, .eval_loss = eval ? *eval : 0, .dev = &o->j->d };
   for (int k = 0; k < GROUP_N; k++) m.group[k] = (struct group_head *) o->j->s.ch.c[k].g;
   beside_record (o->beside, &m);
   account_record (o->account, &m);
   metrics_step (o->metrics, &m);
+  if (o->board) tensorboard_step (o->board, &m);
+  if (o->prometheus && (m.ranks || o->step % c->run.log_every == 0 || o->step == c->train.steps)) prometheus_step (o->prometheus, &m);
 }
 
-void observe_report (struct observer *o) { beside_report (o->beside); }
+void observe_report (struct observer *o)
+{
+  say_progress (NULL, 0);
+  beside_report (o->beside);
+}
