@@ -32,6 +32,7 @@ hid_t hdf_fapl (void)
   if (fapl < 0) {
     fapl = H5Pcreate (H5P_FILE_ACCESS);
     NO_LOCKS (fapl);
+    H5Pset_libver_bounds (fapl, H5F_LIBVER_V18, H5F_LIBVER_V18);   /* what is created has checksums over its structure, and HDF5 1.8 reads it */
   }
   return fapl;
 }

@@ -212,7 +212,10 @@ int tokenize_reserve (const char *path, int fd, int64_t bytes, struct err *e)
 int tokenize_make (const char *path, const struct token_file *f, int64_t *offset)
 {
   hsize_t dim = (hsize_t) f->count;
-  hid_t file = H5Fcreate (path, H5F_ACC_TRUNC, H5P_DEFAULT, hdf_fapl ());
+  hid_t root = H5Pcreate (H5P_FILE_CREATE);
+  H5Pset_obj_track_times (root, false);   /* the same text is the same file, whenever */
+  hid_t file = H5Fcreate (path, H5F_ACC_TRUNC, root, hdf_fapl ());
+  H5Pclose (root);
   if (file < 0) return -1;
   hid_t plist = H5Pcreate (H5P_DATASET_CREATE);
   H5Pset_layout (plist, H5D_CONTIGUOUS);

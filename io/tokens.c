@@ -1,6 +1,5 @@
 #include "config.h"
-#include "tokens.h"
-#include "hdf.h"
+#include "tokens_int.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -11,8 +10,6 @@
 #include <unistd.h>
 
 _Static_assert (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are little-endian and are mapped as they are");
-
-enum { FORMAT_VERSION = 1 };
 
 /* Unaligned on purpose: HDF5 promises no alignment. The compilers make vector loads of it. */
 #define READER(name, type)                                                          \
@@ -34,8 +31,8 @@ READER (u32, uint32_t)
 READER (i32, int32_t)
 READER (i64, int64_t)
 
-static const struct token_kind U8 = { "uint8", 1, UINT8_MAX, read_u8 }, U16 = { "uint16", 2, UINT16_MAX, read_u16 },
-  U32 = { "uint32", 4, INT32_MAX, read_u32 }, I32 = { "int32", 4, INT32_MAX, read_i32 },
+const struct token_kind token_u8 = { "uint8", 1, UINT8_MAX, read_u8 }, token_u16 = { "uint16", 2, UINT16_MAX, read_u16 }, token_u32 = { "uint32", 4, INT32_MAX, read_u32 };
+static const struct token_kind I32 = { "int32", 4, INT32_MAX, read_i32 },
   I64 = { "int64", 8, INT32_MAX, read_i64 };
 
 static int map_file (struct map *m, const char *path, struct err *e)
@@ -100,94 +97,10 @@ static void unwatch (const struct tokens *t)
 
 /* --- HDF5 --- */
 
-static const struct token_kind *hdf5_kind (hid_t type)
-{
-  static const struct token_kind *const kind[] = { &U8, &U16, &U32 };
-  bool good = H5Tget_class (type) == H5T_INTEGER && H5Tget_sign (type) == H5T_SGN_NONE && H5Tget_order (type) != H5T_ORDER_BE;
-  for (int i = 0; good && i < LEN (kind); i++)
-    if (H5Tget_size (type) == (size_t) kind[i]->bytes) return kind[i];
-  return NULL;
-}
-
-/* Where data set NAME lies: kind, count and byte offset, or -1 with what is wrong with it. */
-static int hdf5_place (struct tokens *t, hid_t set, const char *name, const struct token_kind **kind, int64_t *count,
-                       int64_t *offset, struct err *e)
-{
-  hid_t type = H5Dget_type (set), space = H5Dget_space (set), plist = H5Dget_create_plist (set);
-  H5D_layout_t layout = H5Pget_layout (plist);
-  bool flat = H5Sget_simple_extent_ndims (space) == 1, outside = H5Pget_external_count (plist) > 0;
-  *kind = hdf5_kind (type);
-  *count = H5Sget_simple_extent_npoints (space);
-  haddr_t at = H5Dget_offset (set);
-  H5Pclose (plist), H5Sclose (space), H5Tclose (type);
-  if (layout != H5D_CONTIGUOUS || outside)
-    return user_err (e, "%s: data set %s is %s, but only contiguous data can be mapped; "
-                     "h5repack -f NONE -l CONTI %s NEW.h5 converts it", t->path, name,
-                     outside ? "external" : layout == H5D_CHUNKED ? "chunked" : "not contiguous", t->path);
-  if (!*kind) return user_err (e, "%s: data set %s must have type uint8, uint16 or uint32, little-endian", t->path, name);
-  if (!flat) return user_err (e, "%s: data set %s must have one dimension", t->path, name);
-  if (*count <= 0 || at == HADDR_UNDEF) return user_err (e, "%s: data set %s is empty", t->path, name);
-  *offset = (int64_t) at;
-  if (*offset > t->file.bytes || *count > (t->file.bytes - *offset) / (*kind)->bytes)
-    return user_err (e, "%s is truncated: data set %s has %lld values of %d bytes from byte %lld on, "
-                     "but the file ends at byte %lld", t->path, name, (long long) *count, (*kind)->bytes, (long long) *offset,
-                     (long long) t->file.bytes);
-  return 0;
-}
-
-static int hdf5_set (struct tokens *t, hid_t file, const char *name, const struct token_kind **kind, int64_t *count,
-                     int64_t *offset, struct err *e)
-{
-  hid_t set = H5Dopen2 (file, name, H5P_DEFAULT);
-  if (set < 0) return user_err (e, "%s: %s is not a data set that HDF5 can open (%s)", t->path, name, hdf_why ());
-  int rc = hdf5_place (t, set, name, kind, count, offset, e);
-  H5Dclose (set);
-  return rc;
-}
-
-static int hdf5_attributes (struct tokens *t, hid_t file, struct err *e)
-{
-  int64_t version = FORMAT_VERSION;
-  int eod = -1;
-  if (hdf_get_int (file, "format", &version) < 0) return user_err (e, "%s: attribute format is not one integer", t->path);
-  if (version != FORMAT_VERSION)
-    return user_err (e, "%s: token format %lld is not known; this pretrain reads format %d", t->path, (long long) version,
-                     FORMAT_VERSION);
-  int vocab = hdf_get_int (file, "vocab", &t->vocab);
-  if (vocab < 0 || (vocab && t->vocab <= 0)) return user_err (e, "%s: attribute vocab is not one positive integer", t->path);
-  eod = hdf_get_int (file, "eod", &t->eod);
-  if (eod < 0 || (eod && t->eod < -1)) return user_err (e, "%s: attribute eod is not one token id", t->path);
-  if (hdf_get_text (file, "tokenizer", t->tokenizer, sizeof t->tokenizer) < 0)
-    return user_err (e, "%s: attribute tokenizer is not one string", t->path);
-  return 0;
-}
-
-static int hdf5_file (struct tokens *t, hid_t file, struct err *e)
-{
-  const struct token_kind *mask_kind;
-  int64_t mask_count, mask_offset;
-  if (hdf5_attributes (t, file, e)) return -1;
-  if (H5Lexists (file, "tokens", H5P_DEFAULT) <= 0) return user_err (e, "%s has no data set /tokens", t->path);
-  if (hdf5_set (t, file, "/tokens", &t->kind, &t->count, &t->offset, e)) return -1;
-  if (H5Lexists (file, "mask", H5P_DEFAULT) <= 0) return 0;
-  if (hdf5_set (t, file, "/mask", &mask_kind, &mask_count, &mask_offset, e)) return -1;
-  if (mask_kind != &U8) return user_err (e, "%s: data set /mask must have type uint8", t->path);
-  if (mask_count != t->count)
-    return user_err (e, "%s: /mask has %lld values for %lld tokens", t->path, (long long) mask_count, (long long) t->count);
-  t->mask = t->file.at + mask_offset;
-  return 0;
-}
-
 static int open_hdf5 (struct tokens *t, const char *path, struct err *e)
 {
   t->path = xstrdup (path, "tokens");
-  if (map_file (&t->file, path, e)) return -1;
-  hdf_quiet ();
-  hid_t file = H5Fopen (path, H5F_ACC_RDONLY, hdf_fapl ());
-  if (file < 0) return user_err (e, "%s cannot be read as HDF5: %s", path, hdf_why ());
-  int rc = hdf5_file (t, file, e);
-  H5Fclose (file);
-  return rc;
+  return map_file (&t->file, path, e) ? -1 : tokens_hdf5 (t, e);
 }
 
 /* --- Megatron: "MMIDIDX\0\0", version, code of the type, numbers of sequences and documents, then int32 lengths [sequences],
@@ -212,7 +125,7 @@ static int64_t idx_document (const struct tokens *t, int64_t k) { return idx_i64
 
 static int idx_header (struct tokens *t, const char *idx, struct err *e)
 {
-  static const struct token_kind *const kind[] = { [1] = &U8, [4] = &I32, [5] = &I64, [8] = &U16 };
+  static const struct token_kind *const kind[] = { [1] = &token_u8, [4] = &I32, [5] = &I64, [8] = &token_u16 };
   if (t->index.bytes < IDX_TABLES || memcmp (t->index.at, "MMIDIDX\0\0", 9))
     return user_err (e, "%s is not a Megatron index (no MMIDIDX at byte 0)", idx);
   if (idx_i64 (t, IDX_VERSION) != 1)
@@ -305,8 +218,8 @@ static int open_flat (struct tokens *t, const char *path, const struct token_kin
   t->count = t->file.bytes / kind->bytes;
   return 0;
 }
-static int open_u16 (struct tokens *t, const char *path, struct err *e) { return open_flat (t, path, &U16, e); }
-static int open_u32 (struct tokens *t, const char *path, struct err *e) { return open_flat (t, path, &U32, e); }
+static int open_u16 (struct tokens *t, const char *path, struct err *e) { return open_flat (t, path, &token_u16, e); }
+static int open_u32 (struct tokens *t, const char *path, struct err *e) { return open_flat (t, path, &token_u32, e); }
 
 /* --- which format --- */
 

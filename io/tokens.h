@@ -2,7 +2,8 @@
 
    Formats (FORMAT, or "auto" / NULL: by the file's name, then by its first bytes):
      hdf5      /tokens, 1-D, contiguous, uint8, uint16 or uint32, little-endian; optional /mask, uint8, as long, 0 = not in the
-               loss; attributes of the root: format (1), vocab, tokenizer, eod (the id that ends a document), all optional
+               loss; attributes of the root: format (1), vocab, tokenizer, eod (the id that ends a document), all optional. HDF5 looks at it in a
+               process of its own: a damaged one may make it overrun or spin, and is then refused with a sentence
      megatron  X.bin and X.idx (Megatron-LM's indexed data set, version 1; uint8, uint16, int32 or int64), named by either or by
                X; its documents are one stream in the order of the file
      u16, u32  nothing but ids, little-endian
