@@ -47,6 +47,7 @@ struct conf {
     int64_t threads;            /* compute threads a rank; 0 = cores of the node / its ranks, or OMP_NUM_THREADS */
     int64_t log_every;          /* steps between progress lines */
     enum progress progress;
+    char profile[32];           /* steps to profile, "10:12" or "10"; "": none */
     bool tensorboard;           /* event files in DIR/tensorboard */
     char prometheus[STR];       /* text file for a collector; without a slash in DIR; "": none */
     bool resume;                /* from the newest good checkpoint in run.dir */
@@ -110,6 +111,7 @@ struct conf {
     bool shared_gpu;            /* several ranks on one GPU */
     bool verbose;               /* tell also what only developers want to know */
     bool op_times;              /* at the end, what each operation took on the GPU */
+    double clock_skew;          /* seconds between the clocks of a node and the next */
     char gpu[32];               /* PCI address: watch this GPU, whatever the device */
     int64_t slow_rank;          /* this rank's data take slow_ms longer each step (-1: none's) */
     double slow_ms;
@@ -123,6 +125,8 @@ static inline const char *precision_name (const struct conf *c) { return c->trai
 
 /* Defaults into C. */
 void conf_default (struct conf *c);
+/* The steps of run.profile's TEXT; false: none, or it is no FIRST:LAST. */
+bool conf_profile (const char *text, int64_t *first, int64_t *last);
 /* run.deterministic decided. auto, measured on an H200: the deterministic backward of attention costs 0.8 % of a step with heads of 128 and 5 % with heads of 64, so on from 96. */
 bool conf_deterministic (const struct conf *c);
 

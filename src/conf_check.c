@@ -144,6 +144,17 @@ static int check_size (const struct conf *c, struct err *e)
   return 0;
 }
 
+bool conf_profile (const char *text, int64_t *first, int64_t *last)
+{
+  long long a, b;
+  char end;
+  int n = sscanf (text, "%lld:%lld%c", &a, &b, &end);
+  if (n < 2 && sscanf (text, "%lld%c", &a, &end) != 1) return false;
+  *first = a;
+  *last = n < 2 ? a : b;
+  return n < 3 && a >= 1 && *last >= a;
+}
+
 int conf_check (const struct conf *c, struct err *e)
 {
   int set;
@@ -151,6 +162,9 @@ int conf_check (const struct conf *c, struct err *e)
       || check_schedule (c, e) || check_wrap (c->sharding.wrap, e) || keep_parse (c->recompute.keep, &set, e)) return -1;
   if (c->recompute.mode == RECOMPUTE_AUTO && c->recompute.every > 1)
     return user_err (e, "recompute.every %lld does not go with recompute.mode auto, which chooses the layers itself", (ll) c->recompute.every);
+  int64_t first, last;
+  if (c->run.profile[0] && !conf_profile (c->run.profile, &first, &last))
+    return user_err (e, "run.profile expects FIRST:LAST, two steps such as 10:12, not `%s`", c->run.profile);
   if (c->arch.max_seq && c->train.seq_len > c->arch.max_seq)
     say (SAY_WARN, "train.seq_len %lld is longer than the model was made for, model.max_seq %lld", (ll) c->train.seq_len,
          (ll) c->arch.max_seq);

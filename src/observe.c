@@ -1,6 +1,7 @@
 #include "config.h"
 #include "nvml.h"
 #include "observe.h"
+#include "profile.h"
 #include "prometheus.h"
 #include "tensorboard.h"
 #include "terminal.h"
@@ -14,6 +15,7 @@ struct observer {
   struct prometheus *prometheus;  /* the same */
   struct beside *beside;
   struct account *account;
+  struct profile *profile;        /* NULL: none is asked for */
   int64_t step;
   double began, cpu_began, seconds, cpu;   /* of the step: when, how long; processor time alike */
 };
@@ -63,7 +65,7 @@ struct observer *observe_open (struct job *j, int64_t step, struct err *e)
   struct metrics *m = metrics_open (c->run.dir, step, c->train.steps, c->run.log_every, e);
   if (!m) return NULL;
   struct observer *o = xalloc (sizeof *o, "observer");
-  *o = (struct observer) { .j = j, .metrics = m, .account = account_open (j) };
+  *o = (struct observer) { .j = j, .metrics = m, .account = account_open (j), .profile = profile_open (j), .step = step };
   watch_gpu (j);
   if (!open_files (o, step, e)) return o;
   observe_close (o);
@@ -86,6 +88,7 @@ void observe_close (struct observer *o)
   prometheus_close (o->prometheus);
   beside_close (o->beside);
   account_close (o->account);
+  profile_close (o->profile);
   xfree (o);
 }
 
@@ -93,16 +96,21 @@ void observe_close (struct observer *o)
 
 void observe_begin (struct observer *o)
 {
+  profile_begin (o->profile, o->step + 1);
   o->began = now ();
   o->cpu_began = cpu_now ();
   account_begin (o->account);
 }
 
-void observe_lap (struct observer *o, enum lap what) { account_lap (o->account, what); }
+void observe_lap (struct observer *o, enum lap what)
+{
+  account_lap (o->account, what);
+  profile_lap (o->profile, what);
+}
 
 void observe_train (struct observer *o)
 {
-  account_lap (o->account, LAP_DATA);
+  observe_lap (o, LAP_DATA);
   beside_begin (o->beside);
 }
 
@@ -119,7 +127,7 @@ static void measure_outside (struct dev *d)
 
 void observe_end (struct observer *o, int64_t step, bool clean)
 {
-  account_lap (o->account, LAP_AGREE);
+  observe_lap (o, LAP_AGREE);
   o->step = step;
   o->seconds = now () - o->began;
   o->cpu = cpu_now () - o->cpu_began;
@@ -130,7 +138,8 @@ void observe_end (struct observer *o, int64_t step, bool clean)
     struct gpu_state gpu;
     account_share (o->account, nvml_read (&gpu) ? &gpu : NULL);
   }
-  account_lap (o->account, LAP_NONE);
+  profile_end (o->profile, step);
+  observe_lap (o, LAP_NONE);
 }
 
 void observe_record (struct observer *o, const struct step_result *out, double lr, int64_t tokens, const double *eval)
@@ -149,5 +158,6 @@ void observe_record (struct observer *o, const struct step_result *out, double l
 void observe_report (struct observer *o)
 {
   say_progress (NULL, 0);
+  profile_finish (o->profile);
   beside_report (o->beside);
 }

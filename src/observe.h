@@ -1,5 +1,5 @@
 /* observe: what a run tells of itself while it trains, behind one door: the record and the line of each step (metrics.h), its plan beside it (beside.h), where the time goes
-   (account.h). */
+   (account.h), a trace of some steps (profile.h). */
 #ifndef OBSERVE_H
 #define OBSERVE_H
 #include "account.h"

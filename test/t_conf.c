@@ -417,7 +417,7 @@ static void other_value (const struct row *r, const struct conf *c, char out[sta
                                             { "model.head_dim", "16" },
     { "model.rope_scaling.factor", "8" }, { "data.format", "u16" }, { "run.device", "cpu" }, { "mesh.order", "pp-tp-dp" },
     { "mesh.dp_replicate", "1" }, { "mesh.tp", "2" }, { "sharding.wrap", "model" }, { "recompute.keep", "norms" }, { "pipeline.chunks", "3" },
-      { "pipeline.split", "4" },
+      { "pipeline.split", "4" }, { "run.profile", "10:12" },
     { "model.rope_scaling.high", "9" }, { "train.global_batch", "8" }, { "schedule.min_lr", "1e-5" },
       { "schedule.steps", "90" } };
   char all[256];
