@@ -2,6 +2,7 @@
 #include "config.h"
 #include "conf_int.h"
 #include "plan.h"
+#include "share.h"
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
@@ -64,33 +65,48 @@ static int yaml (const struct plan *p, const char *name, struct err *e)
   return rc;
 }
 
-static int script (const struct plan *p, const char *name, struct err *e)
+/* The part that all batch scripts have in common: cpu.sbatch from this line on. */
+static const char common[] = "# ---- from here on the scripts of this folder and of `pretrain plan --emit sbatch` are the same\n";
+
+static int copy_common (FILE *to, struct err *e)
 {
-  char path[256];
-  const char *base = strrchr (name, '/') ? strrchr (name, '/') + 1 : name;
+  char path[STR], line[512];
+  if (!share_find ("slurm", "cpu.sbatch", path, sizeof path)) return user_err (e, "slurm/cpu.sbatch is not found among the files that come with the program (set TESSERA_SHARE)");
+  FILE *from = fopen (path, "r");
+  if (!from) return user_err (e, "cannot read %s: %s", path, strerror (errno));
+  bool on = false;
+  while (fgets (line, sizeof line, from)) {
+    if (on) fputs (line, to);
+    on = on || !strcmp (line, common);
+  }
+  fclose (from);
+  return on ? 0 : user_err (e, "%s is another version's: it lacks the line that begins what all scripts share", path);
+}
+
+static void head (FILE *f, const struct plan *p, const char *base, int each)
+{
   bool gpu = strcmp (p->m.device, "cpu");
-  int each = MIN (p->m.gpus, p->gpus);
-  FILE *f = create (name, ".sbatch", path, e);
-  if (!f) return -1;
   fprintf (f, "#!/bin/bash\n# %s on %d node%s of %d: mesh dp_replicate %d x dp_shard %d x pp %d x tp %d, order %s. Submit it where %s.yaml lies:  sbatch %s.sbatch [--option value ...]\n", p->c.model, p->nodes,
            p->nodes > 1 ? "s" : "", each, p->shape.dim[AXIS_DP_REPLICATE], p->shape.dim[AXIS_DP_SHARD], p->shape.dim[AXIS_PP], p->shape.dim[AXIS_TP], p->c.mesh.order, base, base);
   fprintf (f, "# Partition, account, time and cores a rank are the cluster's: change the lines below, or give them to sbatch.\n"
            "#SBATCH --job-name=%s\n#SBATCH --nodes=%d\n#SBATCH --ntasks=%d\n#SBATCH --ntasks-per-node=%d\n", base, p->nodes, p->gpus, each);
   if (gpu) fprintf (f, "#SBATCH --gpus-per-node=%d\n", each);
-  fprintf (f, "#SBATCH --cpus-per-task=%d\n%s#SBATCH --time=24:00:00\n#SBATCH --output=%s-%%j.out\n#SBATCH --open-mode=append\n", gpu ? 8 : 4, p->nodes > 1 || gpu ? "#SBATCH --exclusive\n" : "", base);
-  fputs ("# Five minutes before the time is up the shell below gets USR1, and has the ranks save a checkpoint and leave with status 3.\n"
-         "#SBATCH --signal=B:USR1@300\n#SBATCH --requeue\nset -u\npretrain=${PRETRAIN:-pretrain}\n\n"
-         "# The order of ranks is part of the plan: node after node, as both launchers do it. With srun: LAUNCH=\"srun --mpi=pmi2 -K1\".\n", f);
-  fprintf (f, "launch=${LAUNCH:-mpiexec -n %d -ppn %d}\n", p->gpus, each);
-  fputs ("export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}\nexport OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}\n\n"
-         "# --signal=B: reaches this shell alone; both launchers hand USR1 on to all ranks, which agree on the step to stop after.\n", f);
-  fprintf (f, "$launch \"$pretrain\" %s.yaml \"$@\" &\n", base);
-  fputs ("child=$!\ntrap 'kill -USR1 $child; again=yes' USR1\ntrap 'kill -TERM $child; again=yes' TERM\n"
-         "while again= && wait $child; rc=$?; [ -n \"$again\" ]; do :; done   # a signal ends wait, not the ranks\n\n"
-         "# 0 done, 2 a mistake, 3 stopped with a checkpoint, 4 and the launcher's own codes a failure, 5 diverged. After 3 the job goes back\n"
-         "# into the queue and resumes by itself.\n"
-         "echo \"pretrain: status $rc, restart ${SLURM_RESTART_COUNT:-0}\"\nif [ $rc = 3 ]; then scontrol requeue \"$SLURM_JOB_ID\"; fi\nexit $rc\n", f);
-  return done (f, path, e);
+  fprintf (f, "#SBATCH --cpus-per-task=%d\n%s#SBATCH --time=24:00:00\n#SBATCH --output=%s-%%j.out\n#SBATCH --open-mode=append\n", gpu ? 8 : 4,
+           p->nodes > 1 || gpu ? "#SBATCH --exclusive\n#SBATCH --mem=0\n" : "", base);
+  fputs ("# Back into the queue after a failed node or preemption. Five minutes before the time is up USR1: save, stop, queue again.\n#SBATCH --requeue\n#SBATCH --signal=B:USR1@300\n\n", f);
+  fprintf (f, "# The order of ranks is part of the plan: node after node, as both launchers do it.\nset -- %s.yaml \"$@\"\n\n", base);
+}
+
+static int script (const struct plan *p, const char *name, struct err *e)
+{
+  char path[256];
+  const char *base = strrchr (name, '/') ? strrchr (name, '/') + 1 : name;
+  FILE *f = create (name, ".sbatch", path, e);
+  if (!f) return -1;
+  head (f, p, base, MIN (p->m.gpus, p->gpus));
+  fputs (common, f);
+  int bad = copy_common (f, e);
+  return done (f, path, e) || bad ? -1 : 0;
 }
 
 int plan_emit (const struct plan *p, const char *name, struct err *e)

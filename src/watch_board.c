@@ -213,7 +213,8 @@ static bool arrived (const struct place *p, const struct place *me, bool local)
 {
   if (!p->pid) return false;
   if (me->in.seq) return p->issued[other_side (me->in.group)] >= me->in.seq;
-  return !fault_of (p, local) && !strcmp (p->phase, me->phase);
+  size_t n = strcspn (me->phase, ",");   /* "save, 10 MiB written" */
+  return !fault_of (p, local) && n == strcspn (p->phase, ",") && !memcmp (p->phase, me->phase, n);
 }
 
 /* Who never arrived. HEARD: other nodes were asked. */
@@ -243,7 +244,7 @@ void board_blame (const struct board *b, const struct mesh *m, const struct plac
     int n = culprits (&t, all, m);
     if (seconds > 0) n += silent (&t, all, m, n);
     if (!n) add (&t, "another rank or a link hangs");
-    absent (&t, all, m, me, seconds > 0, member);
+    if (!fault_of (me, true)) absent (&t, all, m, me, seconds > 0, member);
   }
   if (member != MAP_FAILED) munmap (member, (size_t) m->size * sizeof *member);
   if (all) munmap (all, (size_t) m->size * sizeof *all);

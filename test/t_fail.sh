@@ -85,18 +85,19 @@ for f in pwrite:5 fsync:28 open:2; do
 done
 d=hangs FAULTS='FAULT=pwrite:0 FAULT_RANK=1 FAULT_US=60000000'; at=$(clock)
 launch --run.watchdog $watchdog; wait $job; rc=$? tenths=$(($(clock) - at))
-ok "$([ $rc != 0 ] && echo ended) $([ $tenths -le $((10 * watchdog + 120)) ] && echo soon) $(code $d) $(grep -c '^pretrain: no progress.*during save.*rank 1.* waits for none of the others .*during save.*never arrived: rank 1' $d.said)" "ended soon 4 1" "a disk that does not answer rank 1: over after $((tenths / 10)) s, $(cut -c -400 $d.said)"
+ok "$([ $rc != 0 ] && echo ended) $([ $tenths -le $((10 * watchdog + 120)) ] && echo soon) $(code $d) $(grep -c '^pretrain: no progress.*during save.*rank 1, process [0-9]* on host [^ ]*, waits for none of the others .*during save' $d.said)" "ended soon 4 1" "a disk that does not answer rank 1: over after $((tenths / 10)) s, $(cut -c -400 $d.said)"
 FAULTS=
 
 # ---- a job that is suspended
-d=suspended options='--debug.comm_delay_ms 10'
-launch --run.watchdog 1.5; until_so 'steps_of 2'
+d=suspended options='--run.save_async false' FAULTS='FAULT=pwrite:0 FAULT_RANK=1 FAULT_US=1200000 FAULT_COUNT=2'
+launch --run.watchdog 2; until_so "$saving"; sleep 0.9   # in a wait, or the first look afterwards sees progress
 kill -STOP $(cat $d.pid.*); sleep 4; kill -CONT $(cat $d.pid.*)
 wait $job
 ok "$? $(losses $d)" "0 $(losses whole)" "all ranks stopped for longer than the watchdog's time, and continued"
+FAULTS= options=
 
 # ---- bad options, 50 times
-good=0 i=0 options=
+good=0 i=0
 while [ $i -lt 50 ]; do
   set -- --optimizer.lr fast --train.lerning_rate 1 --mesh.tp 3 --train.seq_len -1 --data.train none.h5 --model.heads 0 --run.save_every 1.5 --model nonsense --mesh.pp 0x --train.global_batch 3
   shift $((i % 10 * 2))

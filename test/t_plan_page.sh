@@ -48,7 +48,7 @@ elif kind == 'script':
     get = lambda o: int(re.search(r'^#SBATCH --%s=(\d+)$' % o, text, re.M).group(1))
     gpus, each = int(sys.argv[3]), int(sys.argv[4])
     assert get('ntasks') == gpus and get('ntasks-per-node') == each and get('nodes') * each == gpus and get('gpus-per-node') == each
-    assert 'mpiexec -n %d -ppn %d}' % (gpus, each) in text
+    assert 'mpiexec -n $SLURM_NTASKS ${SLURM_NTASKS_PER_NODE:+-ppn $SLURM_NTASKS_PER_NODE} ' in text
 P
 
 plan () { "$pretrain" plan "$@"; }
@@ -71,6 +71,10 @@ try 'is escaped' python3 check.py page px.html 2 1 '&lt;b&gt;&amp;&quot;x'
 
 try 'sbatch: sh can read it' sh -n a70b.sbatch
 if command -v shellcheck >/dev/null; then try 'sbatch: shellcheck has nothing to say' shellcheck a70b.sbatch; fi
+common () { sed -n '/^# ---- from here on/,$p' "$1"; }
+slurm=$(realpath "$OLDPWD/$srcdir/share/slurm")
+common a70b.sbatch >c.a70b; common "$slurm/cpu.sbatch" >c.cpu; common "$slurm/node.sbatch" >c.node; common "$slurm/nodes.sbatch" >c.nodes
+[ "$(wc -l <c.cpu)" -gt 20 ] && cmp c.cpu c.a70b && cmp c.cpu c.node && cmp c.cpu c.nodes; ok $? 'sbatch: the rest of it is that of the scripts in share/slurm'
 try 'sbatch: GPUs and nodes agree' python3 check.py script a70b.sbatch 64 8
 plan --model llama2-70b --gpus 64 --machine a100-80g --mesh.tp 8 --mesh.pp 2 --recompute.mode full --train.global_batch 64 >first 2>&1
 plan a70b.yaml --gpus 64 --machine a100-80g >second 2>&1
