@@ -93,7 +93,6 @@ void cuda_tune (struct dev *d, const char *text, bool use)
   }
   in_use = use;
   gemm_close ();   /* plans are made anew, by the table */
-  gemm_fp8_close ();
 }
 
 void algo_close (void)

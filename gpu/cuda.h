@@ -63,7 +63,6 @@ char *cuda_tuned (struct dev *d);
 void cuda_tune (struct dev *d, const char *text, bool use);
 
 void gemm_close (void);
-void gemm_fp8_close (void);
 
 void times_open (struct cuda *c);
 void times_close (struct cuda *c);       /* prints them */

@@ -57,7 +57,6 @@ static void cuda_close (struct dev *d)
   spans_close (of (d));
   gemm_close ();
   algo_close ();
-  gemm_fp8_close ();
   cublasLtDestroy (of (d)->lt);
   H->xfree (d->impl);
 }
