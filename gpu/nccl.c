@@ -93,6 +93,24 @@ static void give_up (void)
 
 /* ---- groups ---- */
 
+/* A link's first message makes its connection, for which both ends' hosts must come. They need not come in the same order: the last stage's first sum over the tied embedding
+   can be ahead of what it sends, while the first stage waits for that. So a few bytes go over it at the start. */
+static void connect_link (struct group *g)
+{
+  enum { BYTES = 16 };
+  bool sends = g->head.kind == GROUP_F_OUT || g->head.kind == GROUP_B_OUT;
+  cudaStream_t s;
+  void *p;
+  g->doing = "connecting";
+  CU (cudaMalloc (&p, BYTES));
+  CU (cudaStreamCreateWithFlags (&s, cudaStreamNonBlocking));
+  began (g, sends ? ncclSend (p, BYTES, ncclUint8, 1 - g->head.rank, g->comm, s) : ncclRecv (p, BYTES, ncclUint8, 1 - g->head.rank, g->comm, s));
+  settle (g);
+  CU (cudaStreamSynchronize (s));
+  CU (cudaStreamDestroy (s));
+  CU (cudaFree (p));
+}
+
 struct group *cuda_group_open (struct dev *d, const struct group_spec *s)
 {
   struct cuda *x = d->impl;
@@ -105,6 +123,7 @@ struct group *cuda_group_open (struct dev *d, const struct group_spec *s)
   H->bcast (s, &id, sizeof id);
   began (g, ncclCommInitRankConfig (&g->comm, s->n, id, s->rank, &config));
   settle (g);
+  if (s->kind >= GROUP_F_IN) connect_link (g);
   for (int i = 0; i < COLL_NOTES; i++) CU (cudaEventCreateWithFlags (&g->mark[i], cudaEventDisableTiming));
   MUST (x->n_groups < MAX_GROUPS, "too many groups");
   x->groups[x->n_groups++] = g;

@@ -499,19 +499,28 @@ void shard_grads (struct shard *s, int unit, int64_t block, struct weights *w)
   }
 }
 
-/* Over the replicas, and over the two stages that hold a tied embedding; each on its own queue, after the one before. */
-static void reduce_further (struct shard *s, int unit, struct queue *after)
+/* A unit's gradient over the ranks of a group beyond those that share it, on that group's queue, after what AFTER has got. */
+static void reduce_over (struct shard *s, int unit, enum group_kind k, struct queue *after)
 {
-  static const enum group_kind hop[] = { GROUP_REP, GROUP_TIED };
-  bool tied = s->tied_here && s->units.unit[unit].slots == 1 && s->units.unit[unit].slot[0].id == P_EMBED;
-  for (int i = 0; i < LEN (hop); i++) {
-    struct chan *c = &s->ch->c[hop[i]];
-    if (!c->g || (hop[i] == GROUP_TIED && !tied)) continue;
-    s->d->ops->record (s->d, after, s->hop);
-    s->d->ops->wait (s->d, c->q, s->hop);
-    chan_reduce (s->ch, hop[i], s->u[unit].grad, s->units.unit[unit].shard, s->c->sharding.reduce_dtype, s->gt, false);
-    after = c->q;
-  }
+  s->d->ops->record (s->d, after, s->hop);
+  s->d->ops->wait (s->d, s->ch->c[k].q, s->hop);
+  chan_reduce (s->ch, k, s->u[unit].grad, s->units.unit[unit].shard, s->c->sharding.reduce_dtype, s->gt, false);
+}
+
+/* The queue on which a unit's gradient is summed over the ranks that share it and the replicas. */
+static struct queue *reduced_on (const struct shard *s, bool replicas)
+{
+  const struct chan *rep = &s->ch->c[GROUP_REP], *c = &s->ch->c[GROUP_SHARD];
+  return replicas && rep->g ? rep->q : c->g ? c->q : s->ch->q;
+}
+
+/* A tied embedding over the two stages that hold it. Issued when all else is: a library may connect the two at their first sum, which holds each up until the other issues it too,
+   and the last stage must not be held up before it has sent what the first one waits for. */
+static void reduce_tied (struct shard *s)
+{
+  if (!s->tied_here) return;
+  for (int i = 0; i < s->units.count; i++)
+    if (s->units.unit[i].slots == 1 && s->units.unit[i].slot[0].id == P_EMBED) reduce_over (s, i, GROUP_TIED, reduced_on (s, true));
 }
 
 void shard_reduce (struct shard *s, int unit, bool last)
@@ -541,7 +550,7 @@ void shard_reduce (struct shard *s, int unit, bool last)
       s->gbuf[k] = used;
     }
   }
-  if (last) reduce_further (s, unit, c->g ? c->q : s->ch->q);
+  if (last && s->ch->c[GROUP_REP].g) reduce_over (s, unit, GROUP_REP, reduced_on (s, false));
 }
 
 /* ---- the end of a step ---- */
@@ -563,6 +572,7 @@ static void sum_packed (struct shard *s, enum group_kind k, const struct range *
 void shard_norms (struct shard *s)
 {
   static const enum group_kind all[] = { GROUP_SHARD, GROUP_REP, GROUP_TIED };
+  reduce_tied (s);
   for (int i = 0; i < LEN (all); i++) chan_wait (s->ch, all[i]);
   sum_packed (s, GROUP_TP, s->tp_sum, s->tp_sums, s->tp_n);
   sum_packed (s, GROUP_KV, s->kv_sum, s->kv_sums, s->kv_n);
