@@ -1,7 +1,8 @@
 #!/bin/sh
 # Training steps on GPUs, the shapes of bench/RESULTS: tokens/s, and in turn those of a peer in PyTorch.
-#   b_gpu_step.sh        one GPU, each case; PEER=peer_torch.py CONFIG MICRO_BATCH SEQ RECOMPUTE STEPS prints a JSON record with tok_s
+#   b_gpu_step.sh        one GPU, each case
 #   b_gpu_step.sh N      N GPUs: every strategy, tp, pp; a GPU's tokens/s against one GPU that does a GPU's share
+# PEER=bench/peer_gpu.py is run in turn with ours: PEER CONFIG SEQUENCES LENGTH RECOMPUTE STEPS prints a JSON record with tok_s; on N GPUs under torchrun, beside FULL_SHARD.
 # Each run is verified before it counts: finite losses, the first near ln (vocabulary), and on N GPUs the first loss of one GPU's run with the same sequences to 2e-3. The first
 # three steps are left out, the median counts. Random tokens, AdamW with fp32 masters, clipping, the loss read each step; run.save false. Variables: PRETRAIN, MPIEXEC, PYTHON
 # (with numpy), STEPS (10), DEVICE (cuda), CASES (a line each: name model vocabulary sequences length peer's-config peer's-sequences peer's-recompute [options]).
@@ -36,12 +37,16 @@ print ("%.0f %.6f" % (r[-1]["tokens"] / r[-1]["step"] / s[len (s) // 2], r[0]["l
 END
 }
 
+# peer LAUNCHER...: the peer's tokens/s over all GPUs, nothing if it cannot say
+peer () {
+  if [ -z "${PEER-}" ] || [ "$config" = - ]; then return; fi
+  "$@" "$PEER" "$config" "$sequences" "$length" "$again" "$steps" 2>"$dir/peer" </dev/null | sed -n 's/.*"tok_s": \([0-9]*\).*/\1/p'
+}
+
 one_gpu () {
   printf '%s\n' "$cases" | while read -r name model vocab batch length config sequences again options; do
     if ! got=$(ours 1 "$name" "$model" "$vocab" "$batch" "$batch" "$length" $options </dev/null); then printf '%-12s not ok: %s\n' "$name" "$got"; continue; fi
-    rate=${got% *} peer=
-    [ -n "${PEER-}" ] && [ "$config" != - ] && peer=$("$python" "$PEER" "$config" "$sequences" "$length" "$again" "$steps" 2>/dev/null </dev/null | sed -n 's/.*"tok_s": \([0-9]*\).*/\1/p')
-    echo "$name $batch $length $rate $peer" | awk '{ printf "%-12s %3d x %d  ours %7d tokens/s", $1, $2, $3, $4; if ($5) printf "  PyTorch %7d  ratio %.3f", $5, $4 / $5; print "" }'
+    echo "$name $batch $length ${got% *} $(peer "$python")" | awk '{ printf "%-12s %3d x %d  ours %7d tokens/s", $1, $2, $3, $4; if ($5) printf "  PyTorch %7d  ratio %.3f", $5, $4 / $5; print "" }'
   done
 }
 
@@ -63,6 +68,8 @@ several () {
     many zero1 "$batch" --sharding.strategy SHARD_OPT
     many zero2 "$batch" --sharding.strategy SHARD_GRAD_OP
     many full_shard "$batch" --sharding.strategy FULL_SHARD
+    echo "$name $gpus $(peer "$python" -m torch.distributed.run --nproc-per-node "$gpus" --master-port 29541) $alone" | awk 'NF == 4 {
+      printf "%-10s %-16s %7d tokens/s, %6d a GPU, %.3f of ours on one GPU\n", $1, "PyTorch FSDP2", $3, $3 / $2, $3 / $2 / $4 }'
     many full_shard-bf16 "$batch" --sharding.strategy FULL_SHARD --sharding.reduce_dtype bf16
     many "tp$gpus" $((batch * gpus)) --mesh.tp "$gpus"
     many "pp$gpus" $(((batch + 1) / 2)) --mesh.pp "$gpus"
