@@ -206,7 +206,9 @@ int saver_save (struct saver *s, int64_t step, int64_t tokens, bool last, struct
   struct ckpt_state state = state_of (j, step, tokens);
   state.config = text;
   state.updates = step_updates (&j->s);
-  if (behind) state.get = get_copied, state.see = see_copied, state.ctx = s, state.threads = spare_cores (j);
+  bool through = s->copy && (behind || !state.see);   /* the copy's memory */
+  if (through) state.get = get_copied, state.see = see_copied, state.ctx = s;
+  if (behind) state.threads = spare_cores (j);
   else settle (j);
   s->step = step;
   s->began = now ();
@@ -214,8 +216,9 @@ int saver_save (struct saver *s, int64_t step, int64_t tokens, bool last, struct
   s->last = last;
   int rc = ckpt_begin (&state, j->c.run.dir, &s->v, e);
   xfree (text);
+  if (!rc && through) copy_state (s);
+  if (!rc && through && !behind) j->d.ops->sync (&j->d, s->copied);
   if (!rc && behind) {
-    copy_state (s);
     s->blocked = now () - s->began;
     return 0;
   }
