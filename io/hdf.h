@@ -19,7 +19,7 @@ int hdf_get_text (hid_t obj, const char *name, char *text, size_t size);
 int hdf_put_int (hid_t obj, const char *name, int64_t value);
 int hdf_put_text (hid_t obj, const char *name, const char *text);
 
-/* LOOK (ctx, e) in a process of its own, where a file that makes HDF5 overrun its memory or never come to an end (2 s of processor time) does no harm: what it left at
+/* LOOK (ctx, e) in a process of its own, where a file that makes HDF5 overrun its memory or never come to an end (1 s of processor time) does no harm: what it left at
    OUT (in CTX) is copied to here. 0, or -1 with LOOK's sentence or one that names PATH. Where no process can be made, LOOK is called. Calls no MPI; not while a GPU is in use. */
 int hdf_apart (const char *path, int (*look) (void *ctx, struct err *e), void *ctx, void *out, size_t bytes, struct err *e);
 #endif

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SECONDS = 2 };     /* of processor time: an honest file takes a few thousandths */
+enum { SECONDS = 1 };     /* of processor time: an honest file takes a few thousandths */
 struct answer { int rc; struct err e; };
 
 /* All N bytes; false if the other end is gone. */

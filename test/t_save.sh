@@ -76,6 +76,8 @@ run bad -- --train.steps 8
 ok "$rc $(has bad)" "0 2 4 6 8 " "and the next launch goes on from there"
 run flock FAULT=flock:37 -- --train.steps 4
 ok "$rc $(has flock)" "0 2 4 " "no locks on this file system: no matter"
+run flock FAULT=flock:37 FAULT_RANK=0 -- --train.steps 6
+ok "$rc $(has flock)" "0 2 4 6 " "nor on that of one rank"
 rm -rf bad; cp -r base bad
 run bad FAULT=pwrite:28 FAULT_RANK=1 FAULT_COUNT=1 -- --train.steps 8 --run.save_error continue
 ok "$rc $(code bad) $(has bad) $(says 'step 4 has no checkpoint, and training goes on')" "0 0 2 6 8  yes" "run.save_error continue: $(cat said)"
