@@ -3,7 +3,7 @@
 #include "cuda.h"
 #include <string.h>
 
-struct span { cudaEvent_t e[2]; double *to, *also; bool ended; struct dev_span about; };
+struct span { cudaEvent_t e[2]; double *to, *also; bool ended, read; struct dev_span about; };
 
 /* A ring in the order of issue: spans first .. last - 1, number i at i & (room - 1). */
 struct spans {
@@ -53,7 +53,7 @@ int64_t spans_begin (struct cuda *c, struct queue *q, double *to, double *also, 
   struct span *s = at (a, a->last);
   s->to = to;
   s->also = also;
-  s->ended = false;
+  s->ended = s->read = false;
   s->about = *about;
   s->about.queue = q->name;
   CU (cudaEventRecord (s->e[0], q->s));
@@ -83,21 +83,26 @@ static void trace (struct dev *d, const struct spans *a, const struct span *s)
   H->dev_span_add (d, &x);
 }
 
-/* What is over, oldest first, into the figures. */
+/* Is S over and not in the figures yet? Then it is now. */
+static void read_one (struct dev *d, const struct spans *a, struct span *s)
+{
+  float ms = 0;
+  if (s->read || !s->ended) return;
+  cudaError_t r = cudaEventElapsedTime (&ms, s->e[0], s->e[1]);
+  if (r == cudaErrorNotReady) return;
+  CU (r);
+  if (s->to) *s->to += 1e-3 * (double) ms;
+  if (s->also) *s->also += 1e-3 * (double) ms;
+  if (d->trace.on) trace (d, a, s);
+  s->read = true;
+}
+
+/* A send that its peer has not taken yet holds back no other. */
 void spans_read (struct dev *d)
 {
   struct spans *a = ((struct cuda *) d->impl)->spans;
-  for (; a->first < a->last; a->first++) {
-    struct span *s = at (a, a->first);
-    float ms = 0;
-    if (!s->ended) break;
-    cudaError_t r = cudaEventElapsedTime (&ms, s->e[0], s->e[1]);
-    if (r == cudaErrorNotReady) break;
-    CU (r);
-    if (s->to) *s->to += 1e-3 * (double) ms;
-    if (s->also) *s->also += 1e-3 * (double) ms;
-    if (d->trace.on) trace (d, a, s);
-  }
+  for (int64_t i = a->first; i < a->last; i++) read_one (d, a, at (a, i));
+  while (a->first < a->last && at (a, a->first)->read) a->first++;
   cudaGetLastError ();   /* not ready is no error */
 }
 

@@ -19,6 +19,7 @@ struct metrics_parts {
 /* The ranks beside each other, means over the last steps. */
 struct metrics_ranks {
   int64_t steps;                 /* that many */
+  double seconds;                /* of a step, on rank 0 */
   int slowest;                   /* the rank whose work takes longest, measured by the median of its pipeline stage */
   char host[64];
   double work, median, excess;   /* seconds a step of its own work, of that median; work / median - 1 */

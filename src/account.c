@@ -9,27 +9,19 @@
 enum { WORLD_AXIS = AXIS_N, AXES = METRICS_AXES };
 _Static_assert (AXES == AXIS_N + 1, "the axes, and what concerns all ranks");
 
-/* What a rank tells rank 0, means over SHARE steps but for the GPU. */
-struct report {
-  double work, seconds, exposed[AXES];
-  char host[32];
-  bool has_gpu;
-  struct gpu_state gpu;
-};
-
 struct account {
   struct job *j;
   double at, lap[LAP_N];                   /* of the last lap; seconds of each kind in this step (EVAL, SAVE: since the last record) */
   struct phase_stat was[PHASE_N];
   double exposed_was[AXES];
   struct metrics_parts parts;
-  struct report sum;                       /* since the last comparison */
+  struct account_rank sum;                       /* since the last comparison */
   int64_t steps;
   bool warm;                               /* the first step of a launch is over: it is no measure */
   double peak;                             /* FLOP/s of a rank's device, 0: not known */
   char gpu[128];                           /* what has it */
   /* rank 0 */
-  struct report *all;                      /* [size] */
+  struct account_rank *all;                      /* [size] */
   struct metrics_gpu *gpus;                /* [size] */
   struct metrics_ranks ranks;
   struct metrics_gpus with;
@@ -150,6 +142,8 @@ static void add (struct account *a, double seconds)
     a->warm = true;
     return;
   }
+  a->sum.data += p->data;
+  a->sum.other += p->other;
   a->sum.work += p->data + p->forward + p->backward + p->optimizer;
   a->sum.seconds += seconds;
   for (int i = 0; i < AXES; i++) a->sum.exposed[i] += p->axis[i].seconds;
@@ -222,11 +216,13 @@ static void shares (struct account *a)
 void account_share (struct account *a, const struct gpu_state *gpu)
 {
   struct mesh *m = &a->j->m;
-  struct report mine = a->sum;
+  struct account_rank mine = a->sum;
   double n = (double) MAX (a->steps, 1);
   MPI_Request q;
   if (!a->steps) return;   /* on all ranks alike */
   mine.work /= n;
+  mine.data /= n;
+  mine.other /= n;
   mine.seconds /= n;
   for (int i = 0; i < AXES; i++) mine.exposed[i] /= n;
   snprintf (mine.host, sizeof mine.host, "%.31s", base_host ());
@@ -234,8 +230,9 @@ void account_share (struct account *a, const struct gpu_state *gpu)
   MPI_Igather (&mine, sizeof mine, MPI_BYTE, a->all, sizeof mine, MPI_BYTE, 0, m->world, &q);
   wait_all (1, &q);
   a->ranks.steps = a->steps;
+  a->ranks.seconds = mine.seconds;
   a->steps = 0;
-  a->sum = (struct report) { 0 };
+  a->sum = (struct account_rank) { 0 };
   if (m->rank) return;
   slowest (a);
   shares (a);
@@ -248,6 +245,12 @@ void account_share (struct account *a, const struct gpu_state *gpu)
     a->with.n++;
   }
   a->compared = true;
+}
+
+const struct account_rank *account_ranks (const struct account *a, const struct metrics_ranks **all)
+{
+  *all = &a->ranks;
+  return a->compared ? a->all : NULL;
 }
 
 void account_record (struct account *a, struct metrics_record *m)

@@ -12,6 +12,14 @@
 
 struct account;
 
+/* What a rank tells rank 0: seconds a step, means over the steps compared; EXPOSED by enum axis, then world. */
+struct account_rank {
+  double work, data, other, seconds, exposed[METRICS_AXES];
+  char host[32];
+  bool has_gpu;
+  struct gpu_state gpu;
+};
+
 /* Never NULL. Local. */
 struct account *account_open (struct job *j);
 void account_close (struct account *a);   /* NULL is legal */
@@ -25,6 +33,8 @@ void account_end (struct account *a, double seconds);
 
 /* Compare the ranks over the steps since the last time. Collective. On rank 0 the result is in the next record; GPU: this rank's, as it is now (NULL: none). */
 void account_share (struct account *a, const struct gpu_state *gpu);
+/* On rank 0, between a comparison and the end of the next step: the ranks, borrowed, and what they are together; else NULL. Local. */
+const struct account_rank *account_ranks (const struct account *a, const struct metrics_ranks **all);
 /* Fills parts, ranks, gpus, mfu and memory of M; they live until the next account_end. Local. */
 void account_record (struct account *a, struct metrics_record *m);
 

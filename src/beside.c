@@ -31,6 +31,14 @@ static struct machine figures (const struct job *j)
   return m;
 }
 
+bool beside_machine (const struct job *j, struct machine *m)
+{
+  struct err e = { 0 };
+  bool named = j->c.run.machine[0] && !machine_load (m, j->c.run.machine, &e) && !strcmp (m->device, j->d.ops->name);
+  if (!named) *m = figures (j);
+  return named;
+}
+
 static struct group_head *head_of (const struct beside *b, int k) { return (struct group_head *) b->j->s.ch.c[k].g; }
 
 struct beside *beside_open (struct job *j)

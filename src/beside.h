@@ -11,6 +11,10 @@ struct beside;
 struct beside *beside_open (struct job *j);
 void beside_close (struct beside *b);   /* NULL is legal */
 
+/* The machine of this run: run.machine where it is of this device, else as the device tells of itself: limits, memory, rough speeds (then false). Local. */
+struct machine;
+bool beside_machine (const struct job *j, struct machine *m);
+
 /* J's memory does not fit on its device: what is too much, the three nearest options that would fit, and the least number of ranks, appended to the sentence in E. Local. */
 void beside_help (const struct job *j, struct err *e);
 

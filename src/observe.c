@@ -1,4 +1,5 @@
 #include "config.h"
+#include "advise.h"
 #include "nvml.h"
 #include "observe.h"
 #include "profile.h"
@@ -15,6 +16,7 @@ struct observer {
   struct prometheus *prometheus;  /* the same */
   struct beside *beside;
   struct account *account;
+  struct advised advised;         /* what was said already */
   struct profile *profile;        /* NULL: none is asked for */
   int64_t step;
   double began, cpu_began, seconds, cpu;   /* of the step: when, how long; processor time alike */
@@ -137,6 +139,7 @@ void observe_end (struct observer *o, int64_t step, bool clean)
   if (step % o->j->c.run.log_every == 0) {
     struct gpu_state gpu;
     account_share (o->account, nvml_read (&gpu) ? &gpu : NULL);
+    advise (&o->advised, o->j, o->account);
   }
   profile_end (o->profile, step);
   observe_lap (o, LAP_NONE);
