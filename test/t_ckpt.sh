@@ -42,6 +42,13 @@ grep -q 'bad.h5 is damaged' "$dir/out" && [ $rc -eq 4 ]; ok $? "a damaged one: $
 "$ckpt" --verify "$dir/none.h5" >"$dir/out" 2>&1; rc=$?
 [ $rc -eq 2 ]; ok $? "no such file: exit code 2"
 
+# Many ranks: a dataset of each, and each element where it belongs (loaded and compared by as many, then by 3). make bigcheck: 64.
+many=16; [ "$kills" -gt 4 ] && many=64
+mkdir "$dir/many"
+go () { OMP_NUM_THREADS=1 "${MPIEXEC:-mpiexec}" -n "$1" "$ckpt" --save "$dir/many" "$2" >"$dir/out" 2>"$dir/err"; }
+go $many 1 && go $many 0 && grep -q '^found 1' "$dir/out" && go 3 0 && grep -q '^found 1' "$dir/out"
+ok $? "$many ranks: each finds its own, and 3 ranks all of it"
+
 if command -v h5dump >/dev/null; then
   h5dump -H "$good" >"$dir/out" 2>&1; rc=$?
   [ "$(grep -c 'DATASET "rank0000[01]"' "$dir/out")" -eq 6 ] || rc=1

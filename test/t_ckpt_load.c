@@ -232,6 +232,36 @@ static void test_half (void)
   rig_close (&r);
 }
 
+/* What h5dump makes of bf16. */
+static void test_dump (void)
+{
+  static const float x[] = { 1, -2.5f, 3.140625f, 3e38f };
+  struct err e = { 0 };
+  char path[CKPT_PATH], cmd[CKPT_PATH + 200], text[256] = "";
+  bf16 half[LEN (x)];
+  double y[LEN (x)] = { 0 };
+  if (size > 1) return;
+  fresh ();
+  for (int i = 0; i < LEN (x); i++) half[i] = f32_to_bf16 (x[i]);
+  snprintf (path, sizeof path, "%s/half.h5", dir);
+  h5_begin ();
+  hid_t f = h5_create (path, &e), type = h5_type (DT_BF16), d = h5_dataset (f, "x", type, LEN (x));
+  must (d >= 0 && H5Dwrite (d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, half) >= 0, "%s", path);
+  H5Dclose (d);
+  H5Tclose (type);
+  H5Fclose (f);
+  h5_end ();
+  snprintf (cmd, sizeof cmd, "h5dump -m %%.9g -y -d /x %s 2>/dev/null | sed -n '/DATA {/,/}/p' | tr -d '\\n' | sed 's/.*DATA {//; s/}.*//'", path);
+  FILE *p = popen (cmd, "r");
+  size_t n = p ? fread (text, 1, sizeof text - 1, p) : 0;
+  text[n] = 0;
+  if (p) pclose (p);
+  int found = sscanf (text, " %lf, %lf, %lf, %lf", &y[0], &y[1], &y[2], &y[3]), good = 1;
+  for (int i = 0; i < LEN (x); i++) good &= (float) y[i] == bf16_to_f32 (half[i]);
+  if (system ("command -v h5dump >/dev/null")) tap_ok (1, "h5dump shows bf16 # SKIP not installed");
+  else tap_ok (found == 4 && good && y[0] == 1 && y[1] == -2.5 && y[2] == 3.140625, "h5dump shows bf16: %s", text);
+}
+
 int main (int argc, char **argv)
 {
   MPI_Init (&argc, &argv);
@@ -248,6 +278,7 @@ int main (int argc, char **argv)
   test_sums ();
   test_twice ();
   test_half ();
+  test_dump ();
   test_format2 (srcdir ? srcdir : ".");
   fresh ();
   if (!rank) rmdir (dir);
