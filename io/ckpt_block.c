@@ -1,22 +1,8 @@
 /* Blocks of datasets, read and their checksums compared. */
 #include "ckpt_int.h"
 #include <string.h>
-#define XXH_INLINE_ALL   /* for this machine's vectors: half as fast again as the library */
-#include <xxhash.h>
 
 enum { BITE = 1 << 17 };   /* bytes read and summed at once where a block is added to a sum of its dataset */
-
-struct whole { XXH3_state_t hash; };
-
-struct whole *whole_new (void)
-{
-  void *p = XXH3_createState ();
-  must (p, "out of host memory");
-  XXH3_64bits_reset (p);
-  return p;
-}
-
-void whole_free (struct whole *w) { XXH3_freeState ((XXH3_state_t *) w); }
 
 static int damaged (const struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, uint64_t sum, uint64_t kept, struct err *e)
 {
@@ -25,32 +11,31 @@ static int damaged (const struct ckpt_file *f, int kind, int rank, int64_t at, i
                     ckpt_group[kind], rank, first, strcmp (first, last) ? " to " : "", strcmp (first, last) ? last : "", (unsigned long long) sum, (unsigned long long) kept);
 }
 
-static int add_block (const struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, char *dst, struct whole *w, struct err *e)
+static int add_block (const struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, char *dst, struct sum *w, struct err *e)
 {
   int64_t size = dtype_size (file_type (f, kind));
   for (int64_t i = 0, k; i < n; i += k) {
     k = MIN (BITE / size, n - i);
     if (file_plain (f, kind, rank, at + i, k, dst + i * size, e)) return -1;
-    XXH3_64bits_update (&w->hash, dst + i * size, (size_t) (k * size));
+    sum_add (w, dst + i * size, k * size);
   }
   return 0;
 }
 
-int file_block (const struct ckpt_file *f, int kind, int rank, int64_t b, void *dst, struct whole *w, struct err *e)
+int file_block (const struct ckpt_file *f, int kind, int rank, int64_t b, void *dst, struct sum *w, struct err *e)
 {
   const uint64_t *sum = index_sums (&f->index, kind, rank);
   int64_t at = b * f->index.block, n = MIN (f->index.block, f->index.rank[rank].count - at);
   if (!sum) return add_block (f, kind, rank, at, n, dst, w, e);
   if (file_plain (f, kind, rank, at, n, dst, e)) return -1;
-  uint64_t is = XXH3_64bits (dst, (size_t) (n * dtype_size (file_type (f, kind))));
+  uint64_t is = sum_of (dst, n * dtype_size (file_type (f, kind)));
   return is == sum[b] ? 0 : damaged (f, kind, rank, at, n, is, sum[b], e);
 }
 
-int file_whole (const struct ckpt_file *f, int kind, int rank, struct whole *w, struct err *e)
+int file_whole (const struct ckpt_file *f, int kind, int rank, struct sum *w, struct err *e)
 {
   const struct row_rank *r = &f->index.rank[rank];
   if (f->index.sum) return 0;
-  uint64_t is = XXH3_64bits_digest (&w->hash);
-  XXH3_64bits_reset (&w->hash);
+  uint64_t is = sum_end (w);
   return is == r->sum[kind] ? 0 : damaged (f, kind, rank, 0, MAX (r->count, 1), is, r->sum[kind], e);
 }

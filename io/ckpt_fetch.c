@@ -7,7 +7,7 @@ enum { CALL = 1024 };             /* elements that could be read in the time of 
 
 struct fetch { struct loader *l; atomic_llong next; struct err err[TEAM_MAX]; };
 /* One thread's, and what it is at: elements [at, at + n) of a dataset. */
-struct hand { struct loader *l; float *buf; struct whole *whole; int kind, rank; int64_t at, n; struct err *e; };
+struct hand { struct loader *l; float *buf; struct sum *whole; int kind, rank; int64_t at, n; struct err *e; };
 
 /* --- the stretches of a block that are mine --- */
 
@@ -121,11 +121,11 @@ static int do_task (struct hand *h, const struct task *t)
 static int fetch_some (void *ctx, int who)
 {
   struct fetch *f = ctx;
-  struct hand h = { .l = f->l, .buf = xalloc ((size_t) f->l->f.index.block * 4, "ckpt stage"), .whole = whole_new (), .e = &f->err[who] };
+  struct hand h = { .l = f->l, .buf = xalloc ((size_t) f->l->f.index.block * 4, "ckpt stage"), .whole = sum_new (), .e = &f->err[who] };
   int rc = 0;
   for (int64_t i; !rc && (i = f->next++) < f->l->tasks; ) rc = do_task (&h, &f->l->task[i]);
   if (rc) f->next = f->l->tasks;
-  whole_free (h.whole);
+  sum_free (h.whole);
   xfree (h.buf);
   return rc;
 }

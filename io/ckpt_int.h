@@ -60,6 +60,15 @@ uint64_t index_hash (const struct index *x);
    UNTIE: a head that the file has not, because it is tied there, is the embedding. */
 int  index_match (const struct index *file, const struct index *mine, bool untie, int32_t *map, struct err *e);
 
+/* --- checksums: XXH3-64, seed 0 ------------------------------------------------------------------------------------------------------- */
+uint64_t sum_of (const void *p, int64_t bytes);
+/* Of what comes piece by piece: added, then ended, which begins anew. */
+struct sum;
+struct sum *sum_new (void);
+void sum_free (struct sum *s);
+void sum_add (struct sum *s, const void *p, int64_t bytes);
+uint64_t sum_end (struct sum *s);
+
 /* --- where pieces meet -------------------------------------------------------------------------------------------------------------- */
 static inline struct strip strip_of_slice (const struct row_slice *s) { return (struct strip) { s->row0, s->col0, s->cols, s->start, s->count }; }
 /* ROWS runs of WIDTH elements, from A's element a, a + a_stride, ... to B's element b, ... (counted from each strip's first). */
@@ -124,11 +133,8 @@ int  file_plain (const struct ckpt_file *f, int kind, int rank, int64_t at, int6
 int  file_get (const struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, float *dst, struct err *e);
 /* Block B of a dataset as it lies in the file, its checksum compared. Format 2 has a sum for a dataset alone: there its blocks come in order, each is added to W, and
    file_whole compares at the end (and does nothing for format 3). Any thread. */
-struct whole;
-struct whole *whole_new (void);
-void whole_free (struct whole *w);
-int  file_block (const struct ckpt_file *f, int kind, int rank, int64_t b, void *dst, struct whole *w, struct err *e);
-int  file_whole (const struct ckpt_file *f, int kind, int rank, struct whole *w, struct err *e);
+int  file_block (const struct ckpt_file *f, int kind, int rank, int64_t b, void *dst, struct sum *w, struct err *e);
+int  file_whole (const struct ckpt_file *f, int kind, int rank, struct sum *w, struct err *e);
 
 /* --- several threads of a rank ------------------------------------------------------------------------------------------------------- */
 enum { TEAM_MAX = 8 };

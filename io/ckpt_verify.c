@@ -44,7 +44,7 @@ static int64_t count_bad (const float *p, int64_t n, int64_t at, int64_t *first)
   return bad;
 }
 
-static int verify_dataset (const struct ckpt_file *f, int kind, int rank, float *buf, struct whole *w, struct err *e)
+static int verify_dataset (const struct ckpt_file *f, int kind, int rank, float *buf, struct sum *w, struct err *e)
 {
   int64_t bad = 0, first = -1, block = f->index.block;
   for (int64_t b = 0; b < index_blocks (&f->index, rank); b++) {
@@ -64,11 +64,11 @@ static int verify_some (void *ctx, int who)
 {
   struct check *c = ctx;
   float *buf = xalloc ((size_t) c->f->index.block * 4, "verify");
-  struct whole *w = whole_new ();
+  struct sum *w = sum_new ();
   int ranks = (int) c->f->index.ranks, rc = 0;
   for (int i; !rc && (i = c->next++) < ranks * CKPT_KINDS; c->bad[who] = i) rc = verify_dataset (c->f, i / ranks, i % ranks, buf, w, &c->err[who]);
   if (rc) c->next = ranks * CKPT_KINDS;
-  whole_free (w);
+  sum_free (w);
   xfree (buf);
   return rc;
 }

@@ -8,8 +8,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#define XXH_INLINE_ALL   /* for this machine's vectors: half as fast again as the library */
-#include <xxhash.h>
 
 enum { RUN = SAVE_RUN, LENT = 16 };  /* pieces of memory that a run may lie in; more are copied together */
 #define EAGER ((int64_t) 32 << 20)   /* bytes written before the disk is told */
@@ -77,20 +75,18 @@ static int lend (const struct ckpt_saving *v, enum ckpt_kind kind, int64_t at, i
 }
 
 /* The checksums of blocks of BLOCK bytes (the last has fewer) that lie in pieces of memory. */
-static void sum_blocks (const struct lent *piece, int pieces, int64_t block, uint64_t *sum)
+static void sum_blocks (const struct lent *piece, int pieces, int64_t block, struct sum *h, uint64_t *sum)
 {
-  XXH3_state_t h;
   int64_t have = 0;   /* bytes of the block at hand that are in h */
   for (int i = 0; i < pieces; i++)
     for (int64_t k = 0, n; k < piece[i].bytes; k += n) {
       const char *p = (const char *) piece[i].p + k;
       n = MIN (block - have, piece[i].bytes - k);
       bool ends = have + n == block || (k + n == piece[i].bytes && i == pieces - 1);
-      if (ends && !have) *sum++ = XXH3_64bits (p, (size_t) n);
+      if (ends && !have) *sum++ = sum_of (p, n);
       else {
-        if (!have) XXH3_64bits_reset (&h);
-        XXH3_64bits_update (&h, p, (size_t) n);
-        if (ends) *sum++ = XXH3_64bits_digest (&h);
+        sum_add (h, p, n);
+        if (ends) *sum++ = sum_end (h);
       }
       have = ends ? 0 : have + n;
     }
@@ -106,13 +102,13 @@ static void start_disk (struct writer *w, enum ckpt_kind kind, int64_t i, int64_
   w->disk[who] += now () - t;
 }
 
-static int write_run (struct writer *w, enum ckpt_kind kind, int64_t i, int who)
+static int write_run (struct writer *w, enum ckpt_kind kind, int64_t i, int who, struct sum *h)
 {
   struct ckpt_saving *v = w->v;
   struct lent piece[LENT];
   int64_t size = dtype_size (type_of (v, kind)), run = RUN * v->index.block, lo = i * run, n = MIN (run, v->me.count - lo), at = v->at[kind] + lo * size;
   int pieces = lend (v, kind, lo, n, v->buf + who * run, piece);
-  sum_blocks (piece, pieces, v->index.block * size, v->sum + kind * v->blocks + i * RUN);
+  sum_blocks (piece, pieces, v->index.block * size, h, v->sum + kind * v->blocks + i * RUN);
   for (int p = 0; p < pieces; at += piece[p++].bytes)
     if (put_out (v, piece[p].p, piece[p].bytes, at, &w->err[who])) return -1;
   start_disk (w, kind, i, run * size, who);
@@ -122,8 +118,10 @@ static int write_run (struct writer *w, enum ckpt_kind kind, int64_t i, int who)
 static int write_some (void *ctx, int who)
 {
   struct writer *w = ctx;
+  struct sum *h = sum_new ();
   for (int64_t i; !w->stop && (i = w->next++) < w->runs * CKPT_KINDS; )
-    if (write_run (w, (enum ckpt_kind) (i / w->runs), i % w->runs, who)) w->stop = true;
+    if (write_run (w, (enum ckpt_kind) (i / w->runs), i % w->runs, who, h)) w->stop = true;
+  sum_free (h);
   return w->err[who].msg[0] ? -1 : 0;
 }
 
