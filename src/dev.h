@@ -165,7 +165,7 @@ struct dev {
   int64_t notes;                       /* collectives issued; the last COLL_NOTES of them are in note[i % COLL_NOTES] */
   struct coll_note note[COLL_NOTES];
   struct phase_stat phase[PHASE_N];    /* since opening */
-  struct { bool on; struct dev_span *span; int64_t n, room; } trace;
+  struct { bool on; struct dev_span *span; int64_t n, room; double error; } trace;   /* error: seconds that its times may be off the host's clock */
   int64_t issued[GROUP_N], done[GROUP_N];   /* collectives of groups of each kind; `done` by the device where it knows */
 };
 

@@ -111,7 +111,7 @@ static void answer (const struct profile *p)
   }
 }
 
-/* OUT[0]: to be added to this rank's clock; OUT[1]: the largest error of all nodes, on rank 0. Collective. */
+/* OUT[0]: to be added to this rank's clock; OUT[1]: the largest error of nodes and of devices, on rank 0. Collective. */
 static void align (const struct profile *p, double out[2])
 {
   const struct mesh *m = &p->j->m;
@@ -134,7 +134,10 @@ static void align (const struct profile *p, double out[2])
   MPI_Ibcast (out, 1, MPI_DOUBLE, 0, m->node_comm, &q);
   wait_all (1, &q);
   out[0] += skew (p);
-  out[1] = worst;
+  double own = p->j->d.trace.error;
+  MPI_Ireduce (&own, &out[1], 1, MPI_DOUBLE, MPI_MAX, 0, m->world, &q);
+  wait_all (1, &q);
+  out[1] += worst;
 }
 
 /* ---- the text of a rank ---- */
