@@ -5,53 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- small things ---- */
-
-/* Text into XML: names come from files of users. Bytes that XML has no place for become spaces. */
-void page_put (FILE *f, const char *s)
-{
-  for (; *s; s++) {
-    unsigned char c = (unsigned char) *s;
-    if (c == '&') fputs ("&amp;", f);
-    else if (c == '<') fputs ("&lt;", f);
-    else if (c == '>') fputs ("&gt;", f);
-    else if (c == '"') fputs ("&quot;", f);
-    else fputc (c < 32 || c == 127 ? ' ' : c, f);
-  }
-}
-
-void page_cell (FILE *f, bool number, const char *s)
-{
-  fputs (number ? "<td class='n'>" : "<td>", f);
-  page_put (f, s);
-  fputs ("</td>", f);
-}
-
-/* The head of a table: "axis|#bytes", # before what stands at the right. */
-void page_heads (FILE *f, const char *words)
-{
-  fputs ("<tr>", f);
-  for (const char *s = words; *s; s += strcspn (s, "|"), s += *s == '|') {
-    bool number = *s == '#';
-    fprintf (f, "<th%s>%.*s</th>", number ? " class='n'" : "", (int) strcspn (s, "|") - number, s + number);
-  }
-  fputs ("</tr>\n", f);
-}
-
-/* 20804 as 20,804. */
-static const char *grouped (double v, char out[static 64])
-{
-  char digits[48];
-  int n = snprintf (digits, sizeof digits, "%.0f", v), at = 0;
-  for (int i = 0; i < n; i++) {
-    out[at++] = digits[i];
-    if (i + 1 < n && (n - 1 - i) % 3 == 0 && digits[i] != '-') out[at++] = ',';
-  }
-  out[at] = 0;
-  return out;
-}
-
-const char *const page_ink[INKS] = { "#c0392b", "#7d3c98", "#1f6fb2", "#138d75", "#707b7c" };
+/* ---- axes ---- */
 
 int page_ink_of (enum group_kind k)
 {
@@ -263,7 +217,7 @@ static void memory_ledger (const struct plan *p, FILE *f)
     page_cell (f, false, k < MEM_N ? purpose_name (k) : k == MEM_N ? "outside of the arenas" : "sum");
     for (int i = 0; i < p->stages; i++)
       if (stage_shown (p, i, 4))
-        fprintf (f, "<td class='n'>%s</td>", grouped ((double) (k < MEM_N ? p->stage[i].mem[SPACE_DEVICE][k] : k == MEM_N ? p->outside : p->stage[i].device + p->outside), w));
+        fprintf (f, "<td class='n'>%s</td>", page_grouped ((double) (k < MEM_N ? p->stage[i].mem[SPACE_DEVICE][k] : k == MEM_N ? p->outside : p->stage[i].device + p->outside), w));
     fputs ("</tr>\n", f);
   }
   fputs ("</table>\n", f);
@@ -280,7 +234,7 @@ static void choice_table (const struct plan *p, const struct plan_choice *c, int
     page_cell (f, false, text);
     fprintf (f, "<td class='n'>%d</td>", c[i].gpus);
     if (c[i].tokens_s > 0)
-      fprintf (f, "<td class='n'>%s</td><td class='n'>%.1f %%</td><td class='n'>%s</td><td class='n'>%.1f %%</td><td class='n'>%.1f %%</td>", grouped (c[i].tokens_s, tokens), 100 * c[i].mfu,
+      fprintf (f, "<td class='n'>%s</td><td class='n'>%.1f %%</td><td class='n'>%s</td><td class='n'>%.1f %%</td><td class='n'>%.1f %%</td>", page_grouped (c[i].tokens_s, tokens), 100 * c[i].mfu,
                plan_seconds (c[i].step, step), 100 * c[i].exposed, 100 * c[i].bubble);
     else fputs ("<td colspan='5'></td>", f);
     fprintf (f, "<td class='n'>%s%s</td>", plan_gb ((double) (c[i].device + p->outside), gb), c[i].fits ? "" : ", too much");
@@ -318,30 +272,6 @@ static void notes (const struct plan *p, FILE *f)
 
 /* ---- the whole ---- */
 
-static const char style[] =
-  "@page{size:A3 portrait;margin:9mm}body{font:14px/1.4 'DejaVu Sans',Helvetica,Arial,sans-serif;color:#1b2631;margin:18px auto;max-width:1320px;padding:0 18px}"
-  "h1{font-size:25px;margin:0 0 2px}h2{font-size:17px;margin:22px 0 4px;border-bottom:2px solid #1b2631;padding-bottom:2px}h3{font-size:13.5px;margin:12px 0 4px}p{margin:4px 0 8px}"
-  "svg{display:block;width:100%;height:auto}td svg{display:inline-block;width:34px;vertical-align:middle}section{break-inside:avoid}"
-  "table{border-collapse:collapse;font-size:13px;margin:4px 0 10px}th{text-align:left;border-bottom:1px solid #1b2631;padding:2px 14px 2px 0}td{padding:2px 14px 2px 0;border-bottom:1px solid #e1e5e8}"
-  "th.n,td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}tr.off td{color:#909497}tr.sum td{font-weight:bold;border-top:1px solid #1b2631}"
-  ".tiles{display:flex;flex-wrap:wrap;gap:10px;margin:10px 0}.tiles div{border:1px solid #ccd3d8;border-radius:6px;padding:6px 14px;min-width:112px}.tiles b{display:block;font-size:20px}.tiles span{font-size:12px;color:#566573}"
-  ".good{color:#1e8449}.bad{color:#c0392b}.key span{margin-right:16px;white-space:nowrap;font-size:13px}.key i{display:inline-block;width:14px;height:12px;margin-right:5px;vertical-align:-1px}"
-  ".l{fill:none;stroke-width:3}.t{fill:none;stroke-width:1.2}.c{stroke:#5d6d7e;stroke-width:1}.b{fill:#f2f4f5;stroke:#d5dade}.m{stroke:#aab7b8;stroke-width:.6}"
-  "text{font-family:'DejaVu Sans',Helvetica,Arial,sans-serif;fill:#1b2631}.k{font-size:14px;text-anchor:middle;font-weight:bold}.r{font-size:11px;text-anchor:middle;fill:#566573}"
-  ".e{font-size:11px;text-anchor:end;fill:#566573}.h{font-size:14px}.s{font-size:12.5px}.w{font-size:12px;text-anchor:middle;fill:#fff;font-weight:bold}.q{font-size:11px;text-anchor:middle}"
-  ".a{font-size:13px;font-weight:bold;text-anchor:start}.p{font-size:13px;font-weight:bold;text-anchor:middle}.x{stroke:#d5dade}.g{stroke:#fff;stroke-width:.6}.i{fill:#fff;stroke:#aab7b8}"
-  ".two{display:flex;gap:34px;flex-wrap:wrap;align-items:flex-start}footer{font-size:12px;color:#566573;margin-top:16px;border-top:1px solid #ccd3d8;padding-top:6px}"
-  "@media print{body{margin:0;max-width:none;zoom:.74}h2{margin-top:14px}}";
-
-static void tile (FILE *f, const char *value, const char *what, const char *mood)
-{
-  fprintf (f, "<div><b class='%s'>", mood);
-  page_put (f, value);
-  fputs ("</b><span>", f);
-  page_put (f, what);
-  fputs ("</span></div>", f);
-}
-
 static void head (const struct plan *p, FILE *f)
 {
   const struct conf *c = &p->c;
@@ -364,16 +294,16 @@ static void head (const struct plan *p, FILE *f)
   fprintf (f, ". A step is %lld sequences of %lld tokens: %lld micro-batch%s of %lld on each of %d data ranks.</p>\n", (long long) c->train.global_batch, (long long) c->train.seq_len,
            (long long) p->mbs, p->mbs > 1 ? "es" : "", (long long) c->train.micro_batch, p->shape.dim[AXIS_DP_SHARD] * p->shape.dim[AXIS_DP_REPLICATE]);
   fputs ("<div class='tiles'>", f);
-  tile (f, grouped (p->tokens_s, t), "tokens/s (predicted)", "");
-  tile (f, grouped (p->tokens_s / p->gpus, t), "tokens/s a GPU", "");
+  page_tile (f, page_grouped (p->tokens_s, t), "tokens/s (predicted)", "");
+  page_tile (f, page_grouped (p->tokens_s / p->gpus, t), "tokens/s a GPU", "");
   snprintf (t, sizeof t, "%.1f %%", 100 * p->mfu);
-  tile (f, t, "MFU", "");
-  tile (f, plan_seconds (p->step, u), "a step", "");
+  page_tile (f, t, "MFU", "");
+  page_tile (f, plan_seconds (p->step, u), "a step", "");
   snprintf (t, sizeof t, "%.1f %%", 100 * p->exposed);
-  tile (f, t, "waiting for links", p->exposed > 0.3 ? "bad" : "");
+  page_tile (f, t, "waiting for links", p->exposed > 0.3 ? "bad" : "");
   snprintf (t, sizeof t, "%.1f %%", 100 * p->bubble);
-  if (p->stages > 1) tile (f, t, "pipeline bubble", p->bubble > 0.3 ? "bad" : "");
-  tile (f, plan_gb ((double) (p->stage[p->worst].device + p->outside), u), p->fits ? "memory: fits" : "memory: does NOT fit", p->fits ? "good" : "bad");
+  if (p->stages > 1) page_tile (f, t, "pipeline bubble", p->bubble > 0.3 ? "bad" : "");
+  page_tile (f, plan_gb ((double) (p->stage[p->worst].device + p->outside), u), p->fits ? "memory: fits" : "memory: does NOT fit", p->fits ? "good" : "bad");
   fputs ("</div>\n", f);
 }
 
@@ -381,7 +311,7 @@ void plan_page (const struct plan *p, FILE *f)
 {
   fputs ("<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'/><title>", f);
   page_put (f, p->c.model);
-  fprintf (f, " on %d GPUs</title><style>%s</style></head><body>\n", p->gpus, style);
+  fprintf (f, " on %d GPUs</title><style>%s</style></head><body>\n", p->gpus, page_style);
   head (p, f);
   page_mesh (p, f);
   memory (p, f);

@@ -48,7 +48,7 @@ static void coord_text (const struct plan *p, int rank, char out[static 64])
 
 enum { CELL_W = 104, CELL_H = 40, GAP = 10, LEVEL = 24, SIDE = 46, WHOLE = 128 };   /* up to WHOLE GPUs every one is drawn */
 
-struct grid { const struct plan *p; FILE *f; int cols, left, top, cell_w, shown; };
+struct grid { const struct plan *p; const struct page_label *label; FILE *f; int cols, left, top, cell_w, shown; };
 
 static int row_y (const struct grid *g, int row) { return g->top + row * (CELL_H + GAP); }
 static int col_x (const struct grid *g, int col) { return g->left + col * (g->cell_w + GAP); }
@@ -90,7 +90,8 @@ static void bracket_above (const struct grid *g, int i, const struct lie *l, int
     int x = col_x (g, place_in_node (g->p, l->member[k])) + g->cell_w / 2 - 9 * (level + 1);
     fprintf (g->f, "<path d='M%d %dV%d' stroke='%s' class='t'/><circle cx='%d' cy='%d' r='3.5' fill='%s'/>", x, y, g->top, c, x, y, c);
   }
-  fprintf (g->f, "<text x='%d' y='%d' style='fill:%s' class='a'>%s %d%s</text>", x1 + 10, y + 5, c, axis_word (g->p, i), l->n, page_axis[i].axis == AXIS_PP ? " &#8594;" : "");
+  fprintf (g->f, "<text x='%d' y='%d' style='fill:%s' class='a'>%s %d%s%s%s</text>", x1 + 10, y + 5, c, axis_word (g->p, i), l->n, page_axis[i].axis == AXIS_PP ? " &#8594;" : "",
+           g->label && g->label[i].text[0] ? ", " : "", g->label ? g->label[i].text : "");
 }
 
 /* At the left: the nodes in which it has members; dashed where it goes on below what is drawn. */
@@ -108,6 +109,8 @@ static void bracket_beside (const struct grid *g, int i, const struct lie *l, in
     if (page_axis[i].axis == AXIS_PP && k) fprintf (g->f, "<path d='M%d %dl5 -9h-10z' fill='%s'/>", x, y - 3, c);
   }
   fprintf (g->f, "<text x='%d' y='%d' style='fill:%s' class='p'>%s %d</text>", x, g->top - 12, c, axis_word (g->p, i), l->n);
+  if (g->label && g->label[i].text[0])
+    fprintf (g->f, "<text transform='translate(%d %d) rotate(-90)' style='fill:%s' class='r'>%s</text>", x - 6, (y0 + y1) / 2, c, g->label[i].text);
 }
 
 static void one_cell (const struct grid *g, int rank)
@@ -120,7 +123,7 @@ static void one_cell (const struct grid *g, int rank)
   fprintf (g->f, "<text x='%d' y='%d' class='k'>%s</text><text x='%d' y='%d' class='r'>rank %d</text>", x + g->cell_w / 2, y + 18, text, x + g->cell_w / 2, y + 33, rank);
 }
 
-static void draw_grid (const struct plan *p, int nodes, FILE *f)
+static void draw_grid (const struct plan *p, const struct page_label *label, int nodes, FILE *f)
 {
   struct lie lie[PAGE_AXES] = { 0 };
   int ups = 0, sides = 0, up = 0, side = 0;
@@ -131,8 +134,8 @@ static void draw_grid (const struct plan *p, int nodes, FILE *f)
     ups += lie[i].in_row;
     sides += lie[i].in_col;
   }
-  struct grid g = { p, f, MIN (p->m.gpus, p->gpus), 84 + SIDE * sides, MAX (24 + LEVEL * ups, 36), wide ? 124 : CELL_W, nodes };
-  int w = col_x (&g, g.cols) + 60, h = row_y (&g, nodes) + (more ? 30 : 2);
+  struct grid g = { p, label, f, MIN (p->m.gpus, p->gpus), 84 + SIDE * sides, MAX (24 + LEVEL * ups, 36), wide ? 124 : CELL_W, nodes };
+  int w = col_x (&g, g.cols) + (label ? 170 : 60), h = row_y (&g, nodes) + (more ? 30 : 2);
   fprintf (f, "<svg viewBox='0 0 %d %d' style='max-width:%dpx' role='img'>", w, h, w);
   for (int r = 0; r < nodes; r++) {
     int y = row_y (&g, r);
@@ -216,13 +219,19 @@ static void axis_table_out (const struct plan *p, FILE *f)
   fputs ("</table>\n", f);
 }
 
+void page_grid (const struct plan *p, const struct page_label *label, FILE *f)
+{
+  bool whole = p->gpus <= WHOLE && p->nodes <= WHOLE / 8;
+  draw_grid (p, label, whole ? p->nodes : MIN (p->nodes, MAX (4, MIN (8, period (p)))), f);
+  if (!whole) draw_map (p, f);
+}
+
 void page_mesh (const struct plan *p, FILE *f)
 {
-  bool rep = p->shape.dim[AXIS_DP_REPLICATE] > 1, whole = p->gpus <= WHOLE && p->nodes <= WHOLE / 8;
+  bool rep = p->shape.dim[AXIS_DP_REPLICATE] > 1;
   fprintf (f, "<section><h2>The mesh</h2><p>Each cell is (%s, pp, tp). Lines are the groups of rank 0; all others lie alike.%s</p>\n", rep ? "replica, shard" : "dp",
            p->stages > 1 ? " Colours are pipeline stages." : "");
   if (p->gpus > 1) axis_table_out (p, f);
-  draw_grid (p, whole ? p->nodes : MIN (p->nodes, MAX (4, MIN (8, period (p)))), f);
-  if (!whole) draw_map (p, f);
+  page_grid (p, NULL, f);
   fputs ("</section>\n", f);
 }
