@@ -176,6 +176,14 @@ static void put_gpus (json_t *o, const struct metrics_gpus *g)
                                              "temperature_c_max", number (hot), "throttle", why));
 }
 
+static json_t *launch_of (const struct metrics_launch *l)
+{
+  json_t *o = json_pack ("{s:I, s:i, s:i}", "after", (json_int_t) l->after, "ranks", l->ranks, "nodes", l->nodes);
+  for (int i = 0; i < METRICS_AXES; i++)
+    if (l->axis[i].name) json_object_set_new (o, l->axis[i].name, json_integer (l->axis[i].n));
+  return o;
+}
+
 static void put_record (struct metrics *m, const struct metrics_record *r)
 {
   json_t *o = json_pack ("{s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:b, s:I}",
@@ -184,6 +192,7 @@ static void put_record (struct metrics *m, const struct metrics_record *r)
                          "tokens_per_s", number (r->step_tokens / r->seconds), "mfu", r->mfu < 0 ? json_null () : number (r->mfu),
                          "seconds", number (r->seconds), "cpu_s", number (r->cpu_seconds), "skipped", r->skipped, "time", (json_int_t) time (NULL));
   must (o, "out of host memory: a record of metrics");
+  if (r->launch) json_object_set_new (o, "launch", launch_of (r->launch));
   if (r->has_eval) json_object_set_new (o, "eval_loss", number (r->eval_loss));
   if (r->dev) json_object_set_new (o, "memory", memory_of (r->dev));
   json_object_set_new (o, "comm", comm_of (m, r));

@@ -27,6 +27,9 @@ struct metrics_ranks {
   struct metrics_axis axis[METRICS_AXES];   /* of it, seconds a step: mean over ranks */
 };
 
+/* What a launch is, told with its first step. */
+struct metrics_launch { int64_t after; int ranks, nodes; struct { const char *name; int n; } axis[METRICS_AXES]; };   /* after: the step of the checkpoint that it goes on from, 0: none */
+
 /* GPUs of all ranks: means, and the worst. */
 struct gpu_state;
 struct metrics_gpu { int rank; char host[32]; const struct gpu_state *g; };
@@ -45,6 +48,7 @@ struct metrics_record {
   bool planned, planned_agrees;               /* there is a plan of this rank; memory and bytes have agreed with it so far */
   int64_t planned_memory, planned_bytes;      /* bytes: of its arenas, all spaces; that it sends a step */
   int64_t memory;                             /* bytes in use of rank 0's device, arenas and outside; 0: not said */
+  const struct metrics_launch *launch;        /* NULL: not the first step of a launch */
   const struct metrics_parts *parts;          /* NULL: not known */
   const struct metrics_ranks *ranks;          /* NULL: not compared after this step */
   const struct metrics_gpus *gpus;            /* NULL: none */

@@ -5,6 +5,7 @@
 #include "doctor.h"
 #include "plan.h"
 #include "convert.h"
+#include "report.h"
 #include "sample.h"
 #include "tokenize.h"
 #include "train.h"
@@ -26,6 +27,7 @@ static const struct command {
   { "import", "DIR --from hf | FILE.h5 --from full", "a checkpoint out of others' files", import_main },
   { "export", "CKPT --to hf DIR | --to full FILE.h5", "a checkpoint for other programs", export_main },
   { "verify", "CHECKPOINT...", "check checkpoints; two of one step: do they hold the same?", verify_main },
+  { "report", "RUN_DIR... [--output FILE.html]", "draw runs as one page: curves, mesh, memory, incidents", report_main },
   { "--help", "", "this, and all options", help_main },
   { "-h", "", "the same", help_main },
   { "--version", "", "the version", version_main },

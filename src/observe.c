@@ -18,7 +18,8 @@ struct observer {
   struct account *account;
   struct advised advised;         /* what was said already */
   struct profile *profile;        /* NULL: none is asked for */
-  int64_t step;
+  int64_t step, after;       /* after: the step that this launch goes on from */
+  bool told;                 /* what this launch is */
   double began, cpu_began, seconds, cpu;   /* of the step: when, how long; processor time alike */
 };
 
@@ -67,7 +68,7 @@ struct observer *observe_open (struct job *j, int64_t step, struct err *e)
   struct metrics *m = metrics_open (c->run.dir, step, c->train.steps, c->run.log_every, e);
   if (!m) return NULL;
   struct observer *o = xalloc (sizeof *o, "observer");
-  *o = (struct observer) { .j = j, .metrics = m, .account = account_open (j), .profile = profile_open (j), .step = step };
+  *o = (struct observer) { .j = j, .metrics = m, .account = account_open (j), .profile = profile_open (j), .step = step, .after = step };
   watch_gpu (j);
   if (!open_files (o, step, e)) return o;
   observe_close (o);
@@ -145,12 +146,23 @@ void observe_end (struct observer *o, int64_t step, bool clean)
   observe_lap (o, LAP_NONE);
 }
 
+static struct metrics_launch launch_of (const struct observer *o)
+{
+  const struct mesh *m = &o->j->m;
+  struct metrics_launch l = { .after = o->after, .ranks = m->size, .nodes = m->nodes };
+  for (int i = 0; i < AXIS_N; i++) l.axis[i].name = axis_table[i].name, l.axis[i].n = m->shape.dim[axis_table[i].axis];
+  return l;
+}
+
 void observe_record (struct observer *o, const struct step_result *out, double lr, int64_t tokens, const double *eval)
 {
   const struct conf *c = &o->j->c;
   struct metrics_record m = { .step = o->step, .loss = out->loss, .grad_norm = out->norm, .lr = lr, .tokens = tokens, .step_tokens = (int64_t) out->tokens, .seconds = o->seconds,
     .cpu_seconds = o->cpu, .mfu = -1, .skipped = out->skipped, .has_eval = eval != NULL, .eval_loss = eval ? *eval : 0, .dev = &o->j->d };
   for (int k = 0; k < GROUP_N; k++) m.group[k] = (struct group_head *) o->j->s.ch.c[k].g;
+  struct metrics_launch l = launch_of (o);
+  if (!o->told) m.launch = &l;
+  o->told = true;
   beside_record (o->beside, &m);
   account_record (o->account, &m);
   metrics_step (o->metrics, &m);

@@ -20,7 +20,7 @@ bool page_is_drawn (const struct plan *p, int i) { return p->shape.dim[page_axis
 
 /* ---- memory ---- */
 
-static const char *const purpose_fill[MEM_N] = { [MEM_WEIGHT] = "#4e79a7", [MEM_GATHER] = "#a0cbe8", [MEM_GRAD] = "#f28e2b", [MEM_MASTER] = "#59a14f", [MEM_MOMENT] = "#8cd17d",
+const char *const page_purpose[MEM_N] = { [MEM_WEIGHT] = "#4e79a7", [MEM_GATHER] = "#a0cbe8", [MEM_GRAD] = "#f28e2b", [MEM_MASTER] = "#59a14f", [MEM_MOMENT] = "#8cd17d",
   [MEM_ACT] = "#e15759", [MEM_LOGIT] = "#ff9d9a", [MEM_COMM] = "#b07aa1", [MEM_WORK] = "#9c755f", [MEM_STAGE] = "#d4a6c8" };
 
 /* Stages that a table or a row of bars shows: all up to MOST, else the first and the last ones. */
@@ -34,7 +34,7 @@ static void bar (const struct plan *p, int stage, int y, int h, double scale, in
   for (int i = 0; i <= MEM_N; i++) {
     double bytes = i < MEM_N ? (double) s->mem[SPACE_DEVICE][i] : (double) p->outside, w = bytes * scale;
     if (w <= 0) continue;
-    fprintf (f, "<rect x='%.1f' y='%d' width='%.1f' height='%d' fill='%s'><title>%s %s</title></rect>", x, y, w, h, i < MEM_N ? purpose_fill[i] : "#c8c8c8",
+    fprintf (f, "<rect x='%.1f' y='%d' width='%.1f' height='%d' fill='%s'><title>%s %s</title></rect>", x, y, w, h, i < MEM_N ? page_purpose[i] : "#c8c8c8",
              i < MEM_N ? purpose_name (i) : "outside of the arenas", plan_gb (bytes, t));
     if (w > 62) fprintf (f, "<text x='%.1f' y='%d' class='w'>%s</text>", x + w / 2, y + h / 2 + 4, plan_gb (bytes, t));
     x += w;
@@ -66,7 +66,7 @@ static void memory (const struct plan *p, FILE *f)
   fputs ("<p class='key'>", f);
   for (int i = 0; i <= MEM_N; i++)
     if (i == MEM_N || s->mem[SPACE_DEVICE][i]) {
-      fprintf (f, "<span><i style='background:%s'></i>", i < MEM_N ? purpose_fill[i] : "#c8c8c8");
+      fprintf (f, "<span><i style='background:%s'></i>", i < MEM_N ? page_purpose[i] : "#c8c8c8");
       page_put (f, i < MEM_N ? purpose_name (i) : "outside of the arenas");
       fprintf (f, " %s</span> ", plan_gb (i < MEM_N ? (double) s->mem[SPACE_DEVICE][i] : (double) p->outside, t));
     }

@@ -9,6 +9,7 @@ int page_ink_of (enum group_kind k);
 enum { PAGE_AXES = 4 };
 struct page_axis { enum axis axis; enum group_kind group; int ink; };
 extern const struct page_axis page_axis[PAGE_AXES];
+extern const char *const page_purpose[MEM_N];   /* colours of memory */
 bool page_is_drawn (const struct plan *p, int i);   /* has axis I of the table more than one rank? */
 
 /* What a group carries, beside its line in the picture; an empty text: nothing. */

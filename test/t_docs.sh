@@ -38,6 +38,7 @@ grep -q 'resumed at step 3' out; ok $? 'and it resumes'
 try 'README: sample' "$mpi" -n 8 "$pretrain" sample runs/book --prompt 'It was a' --tokens 2
 grep -q '^It was a' out; ok $? 'and the text begins with the prompt'
 try 'README: verify' "$pretrain" verify runs/book/checkpoints/*.h5
+try 'README: report' "$pretrain" report runs/book
 [ "$(tail -n 1 runs/book/metrics.jsonl | cut -c 1-9)" = '{"step":4' ]; ok $? 'README: the last record is of the last step'
 for f in config.yaml exit.json; do try "README: $f" test -s "runs/book/$f"; done
 
