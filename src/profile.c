@@ -111,12 +111,12 @@ static void answer (const struct profile *p)
   }
 }
 
-/* OUT[0]: to be added to this rank's clock; OUT[1]: the largest error of nodes and of devices, on rank 0. Collective. */
-static void align (const struct profile *p, double out[2])
+/* OUT[0]: to be added to this rank's clock; OUT[1], OUT[2]: on rank 0 the largest error of nodes, and of a device beside its host. Collective. */
+static void align (const struct profile *p, double out[3])
 {
   const struct mesh *m = &p->j->m;
   double worst = 0;
-  out[0] = out[1] = 0;
+  out[0] = out[1] = out[2] = 0;
   for (int r = 1, seen = 0; r < m->size; r++) {
     if (m->node_of[r] <= seen) continue;   /* nodes are numbered by their lowest rank, their leader */
     seen = m->node_of[r];
@@ -135,9 +135,9 @@ static void align (const struct profile *p, double out[2])
   wait_all (1, &q);
   out[0] += skew (p);
   double own = p->j->d.trace.error;
-  MPI_Ireduce (&own, &out[1], 1, MPI_DOUBLE, MPI_MAX, 0, m->world, &q);
+  out[1] = worst;
+  MPI_Ireduce (&own, &out[2], 1, MPI_DOUBLE, MPI_MAX, 0, m->world, &q);
   wait_all (1, &q);
-  out[1] += worst;
 }
 
 /* ---- the text of a rank ---- */
@@ -318,14 +318,14 @@ static bool collect (const struct mesh *m, FILE *f, const char *own, size_t n)
   return good;
 }
 
-static void write_file (const struct profile *p, const char *own, size_t n, double error)
+static void write_file (const struct profile *p, const char *own, size_t n, const double error[2])
 {
   char path[STR + 80], tmp[STR + 96];
   const struct job *j = p->j;
   snprintf (path, sizeof path, "%s/profile_%lld-%lld.json", j->c.run.dir, (long long) p->first, (long long) p->step);
   snprintf (tmp, sizeof tmp, "%s.tmp", path);
   FILE *f = fopen (tmp, "w");
-  if (f) fprintf (f, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"first_step\":%lld,\"last_step\":%lld,\"ranks\":%d,\"nodes\":%d,\"device\":\"%s\",\"clock_error_us\":%.3f},\"traceEvents\":[", (long long) p->first, (long long) p->step, j->m.size, j->m.nodes, j->d.ops->name, 1e6 * error);
+  if (f) fprintf (f, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"first_step\":%lld,\"last_step\":%lld,\"ranks\":%d,\"nodes\":%d,\"device\":\"%s\",\"clock_error_us\":%.3f,\"device_error_us\":%.3f},\"traceEvents\":[", (long long) p->first, (long long) p->step, j->m.size, j->m.nodes, j->d.ops->name, 1e6 * error[0], 1e6 * error[1]);
   bool good = collect (&j->m, f, own + 1, n - 1);   /* without the first comma */
   if (f) {
     fputs ("\n]}\n", f);
@@ -341,7 +341,7 @@ void profile_finish (struct profile *p)
 {
   if (!p || !p->on) return;
   struct mesh *m = &p->j->m;
-  double clock[2];
+  double clock[3];
   p->on = false;
   p->j->d.ops->drain (&p->j->d);
   dev_trace (&p->j->d, false);
@@ -356,7 +356,7 @@ void profile_finish (struct profile *p)
     uint64_t size = n;
     piece (m, true, &size, sizeof size, 0);
     piece (m, true, text, n, 0);
-  } else write_file (p, text, n, clock[1]);
+  } else write_file (p, text, n, clock + 1);
   free (text);
 }
 

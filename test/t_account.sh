@@ -86,9 +86,9 @@ cat points
 n=$(grep -c 'ok ' points); n=$((n + 3))
 
 # Killed in the midst of a step: each step that was said to be done is there whole.
-"${MPIEXEC:-mpiexec}" -n 2 "$prog" run.yaml --run.dir kill --run.log_every 1 --train.steps 100000 --train.global_batch 2 --eval.batches 0 --run.save false >out 2>said </dev/null &
+"${MPIEXEC:-mpiexec}" -n 2 "$prog" run.yaml --run.dir "$tmp/kill" --run.log_every 1 --train.steps 100000 --train.global_batch 2 --eval.batches 0 --run.save false >out 2>said </dev/null &
 i=0; while [ $i -lt 200 ] && [ "$(cat kill/metrics.jsonl 2>/dev/null | wc -l)" -lt 20 ]; do sleep 0.05; i=$((i + 1)); done
-kill -9 $(ps -eo pid=,args= | awk -v d="$prog" '$2 == d && / kill /{print $1}') 2>/dev/null
+kill -9 $(ps -eo pid=,args= | awk -v p="$prog" -v d="$tmp/kill" '$2 == p && index ($0, d) { print $1 }') 2>/dev/null
 wait
 told=$(sed -n 's/^step *\([0-9]*\).*/\1/p' out | tail -n 1)
 ok "$("$py" -c 'import json, sys; print(max(json.loads(l)["step"] for l in open("kill/metrics.jsonl")) >= int(sys.argv[1]) >= 20)' "$told")" True "killed at step $told or later: no record is lost or torn"

@@ -24,12 +24,13 @@ ok(not bad, f'{len(spans)} spans nest on their threads')
 ok(all(e['dur'] >= 0 for e in spans) and -1 <= min(e['ts'] for e in spans if e['pid'] == 0) < 1e6, 'none is negative, rank 0 begins at 0')
 step = {(e['pid'], int(e['name'].split()[1])): (e['ts'], e['ts'] + e['dur']) for e in spans if e['name'].startswith('step ') and e['cat'] == 'host'}
 ok(set(step) == {(r, s) for r in range(ranks) for s in steps}, 'each step on each rank')
-slack = 2 * about['clock_error_us'] + 0.01
+near = about['device_error_us'] + 0.01   # host and device of a rank
+slack = 2 * (about['clock_error_us'] + about['device_error_us']) + 0.01
 ok(all(max(step[r, s][0] for r in range(ranks)) < min(step[r, s][1] for r in range(ranks)) + slack for s in steps), 'at one time')
 want = ['F'] * acts[0] + ['B'] * acts[1] + ['OPT'] * acts[2]
 def kinds(r, s):
     a, b = step[r, s]
-    return [e['name'].split()[0] for e in spans if e['pid'] == r and e['cat'] == 'phase' and a - slack <= e['ts'] <= b + slack]
+    return [e['name'].split()[0] for e in spans if e['pid'] == r and e['cat'] == 'phase' and a - near <= e['ts'] and e['ts'] + e['dur'] <= b + near]
 ok(all(sorted(kinds(r, s)) == sorted(want) for r in range(ranks) for s in steps), f'the actions of a step: {" ".join(kinds(0, first))}')
 inside = [e for e in spans if e['cat'] in ('operation', 'wait') and named[e['pid'], e['tid']] == 'compute']
 phases = collections.defaultdict(list)
