@@ -340,6 +340,18 @@ static void last_words (int code, const char *sentence)
   if (the_run->own || (the_run->j.m.rank && the_run->seen)) exit_write (the_run->j.c.run.dir, code, sentence, the_run->step);
 }
 
+/* The watchdog's time before MPI is up, and so before all ranks have read the options together: mistakes in them are told then. */
+static void watch_early (const char *yaml, int argc, char **argv)
+{
+  struct conf *c = xalloc (sizeof *c, "options");
+  struct err e = { 0 };
+  conf_default (c);
+  say_level (SAY_ERROR);
+  if (!conf_load (c, yaml, argc, argv, &e)) watch_start (c->run.watchdog);
+  say_level (SAY_INFO);
+  xfree (c);
+}
+
 int train_main (int argc, char **argv)
 {
   argc--, argv++;
@@ -347,8 +359,10 @@ int train_main (int argc, char **argv)
   struct err e = { 0 };
   char *yaml = job_operand (&argc, &argv);
   stop_signals ();
+  watch_early (yaml, argc, argv);
   int code = job_init (&r->j, &argc, &argv);
   if (code) {
+    watch_stop ();
     xfree (r);
     return code;
   }

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -69,11 +70,25 @@ static bool i_speak (void)
   return !w.board || w.board->speaker == 1 + w.m->local_rank || __atomic_compare_exchange_n (&w.board->speaker, &none, 1 + w.m->local_rank, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
+/* Before the ranks know each other each could only say the same: they take turns, and the launcher ends the rest after the first. */
+static void fire_early (const char *what)
+{
+  static const char *const name[] = { "PMI_RANK", "SLURM_PROCID" };
+  char line[400];
+  const char *rank = NULL;
+  for (int i = 0; i < LEN (name) && !rank; i++) rank = getenv (name[i]);
+  usleep (400000u * (unsigned) MIN (rank ? atoi (rank) : 0, 8));
+  int n = snprintf (line, sizeof line, "pretrain: %s during %s on rank %s of host %s: another rank or its host does not answer\n", what, base_phase_get (), rank ? rank : "?", base_host ());
+  if (write (2, line, (size_t) n) < 0) _exit (EXIT_WORLD);
+  _exit (EXIT_WORLD);
+}
+
 /* WHAT has happened: find out more, for at most OTHERS seconds from other nodes, say it once, end. */
 static void fire (const char *what, double others)
 {
   char why[1500], cause[900] = "another rank is dead or frozen, or a link or disk hangs", stuck[600] = "none", line[2400], in[160] = "", bytes[24];
   static double first;
+  if (!w.m) fire_early (what);
   if (!first) first = now ();
   if (!i_speak () && now () - first < LIMIT_LAST + 1) return;   /* the one who does ends this process too */
   signal (SIGALRM, end_now);
@@ -167,26 +182,40 @@ static void *loop (void *arg)
 
 /* ---- from outside ---- */
 
-void watch_open (const struct mesh *m, double seconds)
+void watch_start (double seconds)
 {
   sigset_t all, old;
   if (seconds <= 0) return;
-  w.m = m;
+  w.m = NULL;
+  w.d = NULL;
+  w.board = NULL;
   w.limit = seconds;
   w.stopping = w.dir_known = false;
-  w.d = NULL;
-  w.board = board_open (m);
-  w.mine = w.board ? &w.board->place[m->local_rank] : &w.alone;
-  *w.mine = (struct place) { .rank = m->rank, .waiting = true };
-  snprintf (w.mine->host, sizeof w.mine->host, "%s", base_host ());
-  base_phase_at (w.mine->phase);
-  w.mine->pid = (int32_t) getpid ();
+  w.mine = &w.alone;
   sigfillset (&all);   /* signals are the main thread's */
   sigdelset (&all, SIGALRM);
   pthread_sigmask (SIG_SETMASK, &all, &old);
   must (!pthread_create (&w.thread, NULL, loop, NULL), "cannot start the watchdog's thread");
   pthread_sigmask (SIG_SETMASK, &old, NULL);
   w.on = true;
+}
+
+void watch_open (const struct mesh *m, double seconds)
+{
+  if (seconds <= 0) return;
+  if (!w.on) watch_start (seconds);
+  struct board *b = board_open (m);
+  struct place *p = b ? &b->place[m->local_rank] : &w.alone;
+  *p = (struct place) { .rank = m->rank, .waiting = true };
+  snprintf (p->host, sizeof p->host, "%s", base_host ());
+  base_phase_at (p->phase);
+  p->pid = (int32_t) getpid ();
+  pthread_mutex_lock (&w.lock);
+  w.limit = seconds;
+  w.board = b;
+  w.mine = p;
+  w.m = m;
+  pthread_mutex_unlock (&w.lock);
 }
 
 void watch_device (const struct dev *d) { w.d = d; }
@@ -216,6 +245,7 @@ void watch_stop (void)
   pthread_join (w.thread, NULL);
   w.on = false;
   base_phase_at (NULL);
-  board_close (w.board, w.m);
+  if (w.m) board_close (w.board, w.m);
   w.board = NULL;
+  w.m = NULL;
 }

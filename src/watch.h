@@ -10,7 +10,10 @@
 #include "dev.h"
 #include "mesh.h"
 
-/* Start watching: SECONDS 0 = do nothing. M is borrowed until watch_stop, its axes are made. Collective. */
+/* Before MPI_Init: from now on a start that does not get on (a rank that is frozen in it, a host that does not answer) ends this process; the launcher takes the others along.
+   SECONDS 0 = do nothing. */
+void watch_start (double seconds);
+/* Watch with the others: SECONDS 0 = do nothing. M is borrowed until watch_stop, its axes are made. Collective. */
 void watch_open (const struct mesh *m, double seconds);
 void watch_device (const struct dev *d);   /* its operations are progress from now on; borrowed until watch_stop */
 void watch_dir (const char *dir);          /* where exit.json goes from now on; copied */

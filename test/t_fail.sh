@@ -73,6 +73,12 @@ ok "$([ $rc != 0 ] && echo ended) $([ $tenths -le $((10 * watchdog + 100)) ] && 
 unset MPIR_CVAR_NUM_CLIQUES
 cp tp.yaml run.yaml
 
+# ---- before MPI is up
+d=early options= FLAGS= LIMIT='kill -STOP $$'; at=$(clock)
+launch --run.watchdog $watchdog; wait $job; rc=$? tenths=$(($(clock) - at)) LIMIT=
+ok "$([ $rc != 0 ] && echo ended) $([ $tenths -le $((10 * watchdog + 100)) ] && echo soon) $(grep -c . $d.said) $(grep -c "^pretrain: no progress for .* during start on rank [013] of host $host: another rank" $d.said)" "ended soon 1 1" \
+   "a rank that stands still before MPI is up: over after $((tenths / 10)) s, status $rc"
+
 # ---- memory and disks
 d=memory options= LIMIT='ulimit -d 60000'; launch --run.watchdog $watchdog; wait $job; rc=$?; LIMIT=
 ok "$([ $rc != 0 ] && echo ended) $(code $d) $(grep -c '^pretrain: rank 2 of 4 on .*, during .*: out of host memory' $d.said) $(grep -c '^pretrain: ' $d.said)" "ended 4 1 1" "no memory left on rank 2, status $rc: $(grep -m 1 pretrain: $d.said)"

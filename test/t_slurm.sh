@@ -81,16 +81,16 @@ for d in preempt_mpi preempt_srun; do ok "$(grep -c 'stopped on request' $d.out)
 
 # ---- out of time: Slurm looks at limits every 30 s; make bigcheck waits for it
 if [ -n "${SOAK:-}" ]; then
-  submit time_mpi '' --time=1 --signal=B:USR1@50 -- --debug.comm_delay_ms 100; submit time_srun "$srun" --time=1 --signal=B:USR1@50 -- --debug.comm_delay_ms 100
-  submit end '' --time=1 --signal=B:USR1@1 -- --debug.comm_delay_ms 150 --train.steps 16
+  submit time_mpi '' --time=1 --signal=B:USR1@50 -- --debug.comm_delay_ms 150; submit time_srun "$srun" --time=1 --signal=B:USR1@50 -- --debug.comm_delay_ms 150
+  submit end "" --time=1 --signal=B:WINCH@1 -- --debug.comm_delay_ms 150 --train.steps 16
   for d in time_mpi time_srun; do
-    soon "grep -q 'pretrain: status' $d.out"
+    soon "grep -qs 'pretrain: status' $d.out"
     first=$(grep -m 1 'pretrain: status' $d.out)
     soon "[ \"\$(field $d JobState)\" = PENDING ]"; scontrol update JobId="$(cat $d.id)" TimeLimit=10
     soon "over $d"; soon "over $d"
     ok "$first $(field $d JobState) $(losses $d)" "pretrain: status 3, restart 0 COMPLETED $whole" "$d: saved before the limit, queued again, the same losses"
   done
-  d=end; soon "grep -q 'pretrain: status' end.out"
+  d=end; soon "grep -qs 'pretrain: status' end.out" || soon "grep -qs 'pretrain: status' end.out"
   ok "$(grep -m 1 'pretrain: status' end.out) $(grep -c 'nearly over' end.out)" "pretrain: status 3, restart 0 1" "no signal, but the end of the job's time: saved and stopped before it"
   scancel "$(cat end.id)"
 fi
