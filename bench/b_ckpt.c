@@ -1,5 +1,6 @@
-/* Checkpoints against the disk itself. In each round the same ranks write bytes raw and read them, then save the same bytes, load on the mesh that wrote and load on another, from the same
-   memory and into the same; the figures are medians over the rounds of raw time over ours. The first round is not counted: it verifies what was loaded, to the byte.
+/* Checkpoints against the disk itself. In each round the same ranks write bytes raw and read them, then save the same bytes, load on the mesh that wrote and load on
+   another, from the same memory and into the same; the figures are medians over the rounds of raw time over ours. The first round is not counted:
+   it verifies what was loaded, to the byte.
    usage: mpiexec -n N bench/b_ckpt FOLDER [MB in all [rounds [warm|cold]]]   cold: files leave the page cache before they are read. bench/b_ckpt.sh runs the cases that count. */
 #define _GNU_SOURCE
 #include "ckpt.h"
@@ -55,7 +56,8 @@ static void open_rig (struct bench *b, struct rig *r, int dp, int pp, int tp)
     must (r->part[i], "out of memory");
     memset (r->part[i], 0xff, bytes);
   }
-  r->s = (struct ckpt_state) { .conf = &b->conf, .mesh = &r->mesh, .units = &r->units, .get = get, .see = see, .put = put, .lay = getenv ("PUT") ? NULL : lay, .ctx = r, .cost = &b->cost };
+  r->s = (struct ckpt_state) { .conf = &b->conf, .mesh = &r->mesh, .units = &r->units, .get = get, .see = see, .put = put,
+                               .lay = getenv ("PUT") ? NULL : lay, .ctx = r, .cost = &b->cost };
 }
 
 /* The value of an element does not depend on the mesh. Fill, or count what is not as it must be. */
@@ -119,7 +121,8 @@ static void move_parts (const struct rig *r, bool write, int fd, int64_t at)
   }
 }
 
-enum { SAVE, WRITE, RAW, RAW_WRITE, LOAD, RAW_READ, OTHER, NARROW, SAVE_CPU, RAW_CPU, LOAD_CPU, READ_CPU, OTHER_CPU, NARROW_CPU, TIMES };   /* CPU: of one rank; tells more where the machine is shared */
+/* CPU: of one rank; tells more where the machine is shared */
+enum { SAVE, WRITE, RAW, RAW_WRITE, LOAD, RAW_READ, OTHER, NARROW, SAVE_CPU, RAW_CPU, LOAD_CPU, READ_CPU, OTHER_CPU, NARROW_CPU, TIMES };
 
 static double cpu (void)
 {
@@ -218,7 +221,8 @@ static void raw_half (struct bench *b, const char *path, int64_t bytes, double *
   drop (b, path);
 }
 
-/* One file at a time, and in turn the first: each writer gets the pages of the cache that the other's file left, for on a virtual machine a page that is new to it costs several times the write. */
+/* One file at a time, and in turn the first: each writer gets the pages of the cache that the other's file left, for on a virtual machine a page that is new to it costs several
+   times the write. */
 static void one_round (struct bench *b, int step, double t[TIMES])
 {
   char path[1200], rawpath[1200];
@@ -260,13 +264,18 @@ static double ratio (double (*all)[TIMES], int n, int a, int c)
 
 static void report (struct bench *b, double (*all)[TIMES], int n)
 {
+  static const struct { const char *name; int raw, ours; } figure[] = {
+    { "write_ratio", RAW_WRITE, WRITE }, { "save_ratio", RAW, SAVE }, { "load_ratio", RAW_READ, LOAD }, { "other_ratio", RAW_READ, OTHER }, { "narrow_ratio", RAW_READ, NARROW },
+    { "save_cpu_ratio", RAW_CPU, SAVE_CPU }, { "load_cpu_ratio", READ_CPU, LOAD_CPU }, { "other_cpu_ratio", READ_CPU, OTHER_CPU }, { "narrow_cpu_ratio", READ_CPU, NARROW_CPU },
+  };
   double payload = (double) arch_params (&b->conf.arch) * 12;
   int64_t wrote;
+  char text[600];
+  int at = 0;
   MPI_Allreduce (&b->wrote, &wrote, 1, MPI_INT64_T, MPI_SUM, b->world.world);
-  say (SAY_INFO, "{\"bench\": \"ckpt\", \"ranks\": %d, \"gb\": %.3f, \"reads\": \"%s\", \"rounds\": %d, \"write_ratio\": %.3f, \"save_ratio\": %.3f, \"load_ratio\": %.3f, \"other_ratio\": %.3f, \"narrow_ratio\": %.3f, "
-       "\"bytes_ratio\": %.4f, \"save_cpu_ratio\": %.3f, \"load_cpu_ratio\": %.3f, \"other_cpu_ratio\": %.3f, \"narrow_cpu_ratio\": %.3f, \"save_s\": %.3f}", b->world.size, 1e-9 * payload, b->cold ? "cold" : "warm", MAX (1, n - 1),
-       ratio (all, n, RAW_WRITE, WRITE), ratio (all, n, RAW, SAVE), ratio (all, n, RAW_READ, LOAD), ratio (all, n, RAW_READ, OTHER), ratio (all, n, RAW_READ, NARROW), (double) wrote / payload,
-       ratio (all, n, RAW_CPU, SAVE_CPU), ratio (all, n, READ_CPU, LOAD_CPU), ratio (all, n, READ_CPU, OTHER_CPU), ratio (all, n, READ_CPU, NARROW_CPU), all[n - 1][SAVE]);
+  for (int i = 0; i < LEN (figure); i++) at += snprintf (text + at, sizeof text - (size_t) at, "\"%s\": %.3f, ", figure[i].name, ratio (all, n, figure[i].raw, figure[i].ours));
+  say (SAY_INFO, "{\"bench\": \"ckpt\", \"ranks\": %d, \"gb\": %.3f, \"reads\": \"%s\", \"rounds\": %d, %s\"bytes_ratio\": %.4f, \"save_s\": %.3f}", b->world.size, 1e-9 * payload,
+       b->cold ? "cold" : "warm", MAX (1, n - 1), text, (double) wrote / payload, all[n - 1][SAVE]);
 }
 
 int main (int argc, char **argv)
@@ -286,8 +295,10 @@ int main (int argc, char **argv)
   for (int step = 1; step <= rounds; step++) {
     double *t = all[step - 1];
     one_round (&b, step, t);
-    say (SAY_INFO, "save %.3f s (create %.3f write %.3f sync %.3f seal %.3f), raw %.3f s (write %.3f), load %.3f s, raw read %.3f s, other mesh %.3f s, narrow %.3f; cpu %.3f %.3f %.3f %.3f %.3f %.3f s", t[SAVE],
-         b.cost.create, b.cost.write, b.cost.sync, b.cost.seal, t[RAW], t[RAW_WRITE], t[LOAD], t[RAW_READ], t[OTHER], t[NARROW], t[SAVE_CPU], t[RAW_CPU], t[LOAD_CPU], t[READ_CPU], t[OTHER_CPU], t[NARROW_CPU]);
+    say (SAY_INFO, "save %.3f s (create %.3f write %.3f sync %.3f seal %.3f), raw %.3f s (write %.3f), load %.3f s, raw read %.3f s, other mesh %.3f s, narrow %.3f; "
+         "cpu %.3f %.3f %.3f %.3f %.3f %.3f s", t[SAVE],
+         b.cost.create, b.cost.write, b.cost.sync, b.cost.seal, t[RAW], t[RAW_WRITE], t[LOAD], t[RAW_READ], t[OTHER], t[NARROW],
+         t[SAVE_CPU], t[RAW_CPU], t[LOAD_CPU], t[READ_CPU], t[OTHER_CPU], t[NARROW_CPU]);
   }
   report (&b, all, rounds);
   MPI_Finalize ();

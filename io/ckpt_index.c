@@ -110,7 +110,8 @@ static int sums_read (hid_t file, const char *path, int64_t version, struct inde
 {
   x->block = CKPT_BLOCK;
   if (version < 3) return 0;
-  if (h5_get (file, "block", H5T_NATIVE_INT64, &x->block) || x->block < 1 || x->block > CKPT_BLOCK) return world_err (e, "%s: the attribute block of the root is missing or impossible", path);
+  if (h5_get (file, "block", H5T_NATIVE_INT64, &x->block) || x->block < 1 || x->block > CKPT_BLOCK)
+    return world_err (e, "%s: the attribute block of the root is missing or impossible", path);
   int64_t want = index_sums_all (x);
   if (!(x->sum = table_read (file, &table[SUMS], &x->sums))) return world_err (e, "%s: %s cannot be read (%s)", path, table[SUMS].name, h5_why ());
   if (x->sums != want || !index_sums_good (x)) return world_err (e, "%s is damaged: /index/sums and /index/ranks do not agree", path);

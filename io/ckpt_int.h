@@ -23,7 +23,8 @@ struct row_tensor {              /* /index/tensors */
 /* /index/slices: elements [offset, offset + count) of RANK's datasets are elements [start, start + count), row-major, of the rectangle of TENSOR that is COLS wide
    and has its corner at (row0, col0). A 1-D tensor counts as one column. */
 struct row_slice { int32_t tensor, rank; int64_t offset, count, start, row0, col0, cols; } __attribute__ ((packed));
-struct row_rank { int32_t rank, dp_replicate, dp_shard, pp, tp; int64_t count; uint64_t sum[CKPT_KINDS]; } __attribute__ ((packed));   /* sum: XXH3-64 of the sums of the dataset's blocks; in format 2 of its bytes */
+/* sum: XXH3-64 of the sums of the dataset's blocks; in format 2 of its bytes */
+struct row_rank { int32_t rank, dp_replicate, dp_shard, pp, tp; int64_t count; uint64_t sum[CKPT_KINDS]; } __attribute__ ((packed));
 
 struct index {
   struct row_tensor *tensor;     /* all owned */
@@ -37,7 +38,8 @@ struct index {
   int64_t *first, *order;        /* of index_sort: slices of tensor t are slice[order[first[t]]] .. slice[order[first[t + 1] - 1]] */
 };
 void index_free (struct index *x);
-static inline int64_t index_blocks (const struct index *x, int64_t rank) { return x->rank[rank].count / x->block + (x->rank[rank].count % x->block > 0); }   /* of each of its datasets */
+/* Of each of RANK's datasets. */
+static inline int64_t index_blocks (const struct index *x, int64_t rank) { return x->rank[rank].count / x->block + (x->rank[rank].count % x->block > 0); }
 /* index_sort has been called: the sums of the blocks of dataset KIND of RANK; NULL in format 2. */
 const uint64_t *index_sums (const struct index *x, int kind, int64_t rank);
 /* Sums that all datasets of X have together; -1: more than an index can have. */
@@ -138,7 +140,8 @@ int  file_whole (const struct ckpt_file *f, int kind, int rank, struct sum *w, s
 
 /* --- several threads of a rank ------------------------------------------------------------------------------------------------------- */
 enum { TEAM_MAX = 8 };
-/* WORK (ctx, who) on N threads (at most TEAM_MAX), who from 0; the caller is one of them, and those that cannot be had are missed. Signals stay with the caller. 0, or -1 if any failed. */
+/* WORK (ctx, who) on N threads (at most TEAM_MAX), who from 0; the caller is one of them, and those that cannot be had are missed. Signals stay with the caller.
+   0, or -1 if any failed. */
 int  ckpt_threads (const struct ckpt_state *s);
 int  team_run (int n, int (*work) (void *ctx, int who), void *ctx);
 

@@ -93,7 +93,8 @@ int index_check (const struct index *x, struct err *e)
 {
   int64_t all = 0;
   for (int64_t i = 0; i < x->ranks; i++)
-    if (x->rank[i].rank != i || x->rank[i].count < 0 || __builtin_add_overflow (all, x->rank[i].count, &all) || all > INT64_MAX / 16) return world_err (e, "row %lld of /index/ranks is impossible", (long long) i);
+    if (x->rank[i].rank != i || x->rank[i].count < 0 || __builtin_add_overflow (all, x->rank[i].count, &all) || all > INT64_MAX / 16)
+      return world_err (e, "row %lld of /index/ranks is impossible", (long long) i);
   for (int64_t i = 0; i < x->tensors; i++)
     if (!tensor_ok (&x->tensor[i]) || memcmp (x->tensor[i].moments, x->tensor[0].moments, 8)) return world_err (e, "row %lld of /index/tensors is impossible", (long long) i);
   for (int64_t i = 0; i < x->slices; i++)

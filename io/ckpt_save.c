@@ -147,7 +147,8 @@ int ckpt_begin (const struct ckpt_state *s, const char *run_dir, struct ckpt_sav
 {
   struct err local = { 0 };
   struct ckpt_saving *v = *out = xalloc (sizeof *v, "ckpt");
-  *v = (struct ckpt_saving) { .s = *s, .world = s->mesh->world, .rank = s->mesh->rank, .local_rank = s->mesh->local_rank, .fd = -1, .h5 = -1, .began = now (), .threads = ckpt_threads (s) };
+  *v = (struct ckpt_saving) { .s = *s, .world = s->mesh->world, .rank = s->mesh->rank, .local_rank = s->mesh->local_rank, .fd = -1, .h5 = -1, .began = now (),
+                              .threads = ckpt_threads (s) };
   v->index.block = s->block ? s->block : CKPT_BLOCK;
   ckpt_folder (run_dir, v->folder);
   ckpt_name (run_dir, s->step, v->name);

@@ -56,8 +56,8 @@ static int verify_dataset (const struct ckpt_file *f, int kind, int rank, float 
   }
   if (file_whole (f, kind, rank, w, e)) return -1;
   if (!bad) return 0;
-  return world_err (e, "%s: /%s/rank%05d has %lld values that are not finite, the first at element %lld, in %s", f->path, ckpt_group[kind], rank, (long long) bad, (long long) first,
-                    index_tensor_at (&f->index, rank, first));
+  return world_err (e, "%s: /%s/rank%05d has %lld values that are not finite, the first at element %lld, in %s", f->path, ckpt_group[kind], rank, (long long) bad,
+                    (long long) first, index_tensor_at (&f->index, rank, first));
 }
 
 static int verify_some (void *ctx, int who)
