@@ -514,9 +514,7 @@ static struct queue *reduced_on (const struct shard *s, bool replicas)
   return replicas && rep->g ? rep->q : c->g ? c->q : s->ch->q;
 }
 
-/* A tied embedding over the two stages that hold it. Issued when all else is: a library may connect the two at their first sum, which holds each up until the other issues it too,
-   and the last stage must not be held up before it has sent what the first one waits for. */
-static void reduce_tied (struct shard *s)
+void shard_tied (struct shard *s)
 {
   if (!s->tied_here) return;
   for (int i = 0; i < s->units.count; i++)
@@ -572,7 +570,6 @@ static void sum_packed (struct shard *s, enum group_kind k, const struct range *
 void shard_norms (struct shard *s)
 {
   static const enum group_kind all[] = { GROUP_SHARD, GROUP_REP, GROUP_TIED };
-  reduce_tied (s);
   for (int i = 0; i < LEN (all); i++) chan_wait (s->ch, all[i]);
   sum_packed (s, GROUP_TP, s->tp_sum, s->tp_sums, s->tp_n);
   sum_packed (s, GROUP_KV, s->kv_sum, s->kv_sums, s->kv_n);

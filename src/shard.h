@@ -106,6 +106,9 @@ void shard_grads (struct shard *s, int unit, int64_t block, struct weights *w);
 /* The unit's gradient of this micro-batch is complete (reshard: backward lets its weights go here); last: of this step. Starts its reduction. */
 void shard_reduce (struct shard *s, int unit, bool last);
 
+/* A tied embedding's gradient over the two stages that hold it, once a step, when all else is issued: a library may connect the two at their first sum, which holds each up until the
+   other issues it too, and the last stage must not be held up before it has sent what the first one waits for. */
+void shard_tied (struct shard *s);
 /* After all reductions: sums over tp of what tp replicates, sums of squares into vars; collective over tp and world. */
 void shard_norms (struct shard *s);
 /* Optimizer on my parts under vars. */

@@ -574,6 +574,7 @@ static void act_recv (struct step *s, const struct action *a)
 
 static void act_opt (struct step *s)
 {
+  shard_tied (&s->sh);
   if (s->poison && s->sh.segs) {
     chan_wait (&s->ch, GROUP_SHARD);
     const struct seg *g = &s->sh.seg[0];
