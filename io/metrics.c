@@ -139,8 +139,9 @@ static json_t *axes_of (const struct metrics_axis axis[METRICS_AXES])
 
 static void put_parts (json_t *o, const struct metrics_parts *p, double seconds)
 {
-  json_object_set_new (o, "parts", json_pack ("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "data_s", number (p->data), "forward_s", number (p->forward), "backward_s", number (p->backward),
-                                              "optimizer_s", number (p->optimizer), "exposed_s", number (p->exposed), "agree_s", number (p->agree), "other_s", number (p->other),
+  json_object_set_new (o, "parts", json_pack ("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "data_s", number (p->data), "forward_s", number (p->forward),
+                                              "backward_s", number (p->backward), "optimizer_s", number (p->optimizer), "exposed_s", number (p->exposed), "agree_s", number (p->agree),
+                                              "other_s", number (p->other),
                                               "checkpoint_s", number (p->save), "eval_s", number (p->eval)));
   json_object_set_new (o, "exposed", axes_of (p->axis));
   json_object_set_new (o, "comm_share", number (p->exposed / seconds));
@@ -148,8 +149,9 @@ static void put_parts (json_t *o, const struct metrics_parts *p, double seconds)
 
 static void put_ranks (json_t *o, const struct metrics_ranks *r)
 {
-  json_object_set_new (o, "ranks", json_pack ("{s:I, s:i, s:s, s:o, s:o, s:o, s:o, s:o}", "steps", (json_int_t) r->steps, "slowest", r->slowest, "host", r->host, "work_s", number (r->work),
-                                              "median_s", number (r->median), "excess", number (r->excess), "comm_share", number (r->share), "exposed", axes_of (r->axis)));
+  json_object_set_new (o, "ranks", json_pack ("{s:I, s:i, s:s, s:o, s:o, s:o, s:o, s:o}", "steps", (json_int_t) r->steps, "slowest", r->slowest, "host", r->host,
+                                              "work_s", number (r->work), "median_s", number (r->median), "excess", number (r->excess), "comm_share", number (r->share),
+                                              "exposed", axes_of (r->axis)));
 }
 
 static void put_gpus (json_t *o, const struct metrics_gpus *g)
@@ -171,8 +173,9 @@ static void put_gpus (json_t *o, const struct metrics_gpus *g)
   json_t *why = json_array ();
   for (int k = 0; k < NVML_REASONS; k++)
     if (bits & nvml_reason[k].bit) json_array_append_new (why, json_string (nvml_reason[k].word));
-  json_object_set_new (o, "gpus", json_pack ("{s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "n", g->n, "utilization", number (util), "utilization_min", number (util_min), "idle", number (idle),
-                                             "memory_used_max", number (memory), "power_w", number (power), "clock_mhz_min", number (clock), "memory_clock_mhz_min", number (memory_clock),
+  json_object_set_new (o, "gpus", json_pack ("{s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "n", g->n, "utilization", number (util),
+                                             "utilization_min", number (util_min), "idle", number (idle), "memory_used_max", number (memory), "power_w", number (power),
+                                             "clock_mhz_min", number (clock), "memory_clock_mhz_min", number (memory_clock),
                                              "temperature_c_max", number (hot), "throttle", why));
 }
 

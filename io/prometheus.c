@@ -34,7 +34,10 @@ static void escape (const char *s, char *out, size_t size)
 
 struct out { FILE *f; const struct prometheus *p; };
 
-static void family (struct out *o, const char *name, const char *type, const char *help) { fprintf (o->f, "# HELP pretrain_%s %s\n# TYPE pretrain_%s %s\n", name, help, name, type); }
+static void family (struct out *o, const char *name, const char *type, const char *help)
+{
+  fprintf (o->f, "# HELP pretrain_%s %s\n# TYPE pretrain_%s %s\n", name, help, name, type);
+}
 
 /* LABELS: more of them, each with a comma before it. */
 static void sample (struct out *o, const char *name, double x, const char *fmt, ...) __attribute__ ((format (printf, 4, 5)));
@@ -103,7 +106,8 @@ static const struct { const char *name, *help; } gpu_row[] = {
 
 static double gpu_value (const struct gpu_state *g, int row)
 {
-  const double x[] = { g->utilization, (double) g->memory_used, (double) g->memory_total, g->power, g->power_limit, 1e6 * g->clock, 1e6 * g->clock_max, 1e6 * g->memory_clock, g->temperature };
+  const double x[] = { g->utilization, (double) g->memory_used, (double) g->memory_total, g->power, g->power_limit, 1e6 * g->clock, 1e6 * g->clock_max,
+    1e6 * g->memory_clock, g->temperature };
   _Static_assert (LEN (x) == LEN (gpu_row), "a value for each row");
   return x[row];
 }

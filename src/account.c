@@ -44,8 +44,8 @@ static const char *axis_name (int i) { return i == WORLD_AXIS ? "world" : axis_t
 /* ---- MFU ---- */
 
 /* GPUs that share/machines describes, by the driver's names. The same chip in a smaller card has another peak and is not named here. */
-static const struct { const char *driver, *machine; } card[] = { { "NVIDIA H200", "h200" }, { "NVIDIA H100 80GB HBM3", "h100-sxm" }, { "NVIDIA B200", "b200" }, { "NVIDIA A100-SXM4-80GB", "a100-80g" },
-  { "NVIDIA A100-SXM4-40GB", "a100-80g" } };
+static const struct { const char *driver, *machine; } card[] = { { "NVIDIA H200", "h200" }, { "NVIDIA H100 80GB HBM3", "h100-sxm" }, { "NVIDIA B200", "b200" },
+  { "NVIDIA A100-SXM4-80GB", "a100-80g" }, { "NVIDIA A100-SXM4-40GB", "a100-80g" } };
 
 /* By run.machine where it is given for this device, else by the GPU's name. */
 static void find_peak (struct account *a)
@@ -66,8 +66,8 @@ void account_say (const struct account *a)
 {
   const struct conf *c = &a->j->c;
   if (a->peak > 0)
-    say (SAY_INFO, "MFU: %.4g FLOP a token (6 N + 6 L d T: N without the lookup table, causal attention) against %.4g TFLOP/s of %s on each rank%s", arch_flops_token (&c->arch, c->train.seq_len),
-         a->peak / 1e12, a->gpu, a->j->d.conf.deterministic ? ", deterministic" : "");
+    say (SAY_INFO, "MFU: %.4g FLOP a token (6 N + 6 L d T: N without the lookup table, causal attention) against %.4g TFLOP/s of %s on each rank%s",
+         arch_flops_token (&c->arch, c->train.seq_len), a->peak / 1e12, a->gpu, a->j->d.conf.deterministic ? ", deterministic" : "");
 }
 
 /* ---- a rank's own time ---- */
@@ -153,7 +153,8 @@ static void add (struct account *a, double seconds)
 void account_end (struct account *a, double seconds)
 {
   struct metrics_parts *p = &a->parts;
-  *p = (struct metrics_parts) { .data = a->lap[LAP_DATA], .agree = a->lap[LAP_AGREE], .forward = own (a, PHASE_FORWARD), .backward = own (a, PHASE_BACKWARD), .optimizer = own (a, PHASE_OPTIMIZER) };
+  *p = (struct metrics_parts) { .data = a->lap[LAP_DATA], .agree = a->lap[LAP_AGREE],
+    .forward = own (a, PHASE_FORWARD), .backward = own (a, PHASE_BACKWARD), .optimizer = own (a, PHASE_OPTIMIZER) };
   axes (a);
   p->other = MAX (seconds - p->data - p->forward - p->backward - p->optimizer - p->exposed - p->agree, 0);
   a->compared = false;

@@ -1,9 +1,9 @@
 /* account: where the time of a step goes: by parts on each rank, by axis of the mesh where it waits for links, and how the ranks compare. Costs a few readings of a clock and one
    small collective each run.log_every steps; no device is waited for.
 
-   A step's wall time (metrics.jsonl's `seconds`) is data + forward + backward + optimizer + exposed + agree + other. forward, backward and optimizer are the compute queue's time without
-   waits for collectives; exposed is those waits; agree is how long this rank waits for the others when all decide whether to go on; other is what is left: host time while the device
-   has nothing to do. checkpoint and eval come on top: what training stood still for them since the last record. */
+   A step's wall time (metrics.jsonl's `seconds`) is data + forward + backward + optimizer + exposed + agree + other. forward, backward and optimizer are the compute queue's time
+   without waits for collectives; exposed is those waits; agree is how long this rank waits for the others when all decide whether to go on; other is what is left: host time while
+   the device has nothing to do. checkpoint and eval come on top: what training stood still for them since the last record. */
 #ifndef ACCOUNT_H
 #define ACCOUNT_H
 #include "job.h"

@@ -36,7 +36,8 @@ static int largest (const double v[METRICS_AXES])
 /* "tp, 2 ranks of one node, on NVLink" */
 static void place_text (const struct job *j, const struct machine *m, bool named, int axis, char out[WORDS])
 {
-  static const enum group_kind kind[METRICS_AXES] = { [AXIS_TP] = GROUP_TP, [AXIS_PP] = GROUP_F_OUT, [AXIS_DP_SHARD] = GROUP_SHARD, [AXIS_DP_REPLICATE] = GROUP_REP, [AXIS_N] = GROUP_WORLD };
+  static const enum group_kind kind[METRICS_AXES] = { [AXIS_TP] = GROUP_TP, [AXIS_PP] = GROUP_F_OUT, [AXIS_DP_SHARD] = GROUP_SHARD, [AXIS_DP_REPLICATE] = GROUP_REP,
+    [AXIS_N] = GROUP_WORLD };
   enum group_kind k = axis == AXIS_PP && !j->s.ch.c[GROUP_F_OUT].g ? GROUP_F_IN : kind[axis];
   struct sim_where w = sim_place (&j->m, k);
   const char *link = w.nodes > 1 ? "the network between nodes" : j->gpus[0] ? "the links inside a node" : "the memory of a node";
@@ -135,7 +136,8 @@ static void communication (const struct job *j, const struct metrics_ranks *r)
   bool named = beside_machine (j, m);
   place_text (j, m, named, largest (share), place);
   better (j, m, plan);
-  say (SAY_WARN, "communication takes %.0f %% of a step, over 30 %% (%s): %s; %s%s", 100 * r->share, list, place, plan, named ? "" : " (by rough figures: run.machine names better ones)");
+  say (SAY_WARN, "communication takes %.0f %% of a step, over 30 %% (%s): %s; %s%s", 100 * r->share, list, place, plan,
+       named ? "" : " (by rough figures: run.machine names better ones)");
   xfree (m);
 }
 
@@ -147,7 +149,8 @@ static void straggler (struct advised *x, const struct metrics_ranks *r)
   x->slow = r->slowest;
   if (x->times < AGAIN || x->straggler) return;
   x->straggler = true;
-  say (SAY_WARN, "rank %d on %s is slower than the others: its own work takes %.3g s a step, the median of its stage %.3g s, and all wait for it", r->slowest, r->host, r->work, r->median);
+  say (SAY_WARN, "rank %d on %s is slower than the others: its own work takes %.3g s a step, the median of its stage %.3g s, and all wait for it",
+       r->slowest, r->host, r->work, r->median);
 }
 
 /* Why a GPU stands still in each step. */
@@ -160,8 +163,9 @@ static void idle (struct advised *x, const struct account_rank *a, int rank)
   for (int i = 0; i < METRICS_AXES; i++) waits += a->exposed[i];
   if (waits > 0.01 * a->seconds) snprintf (most, sizeof most, ", most of it %s", axis_name (largest (a->exposed)));
   x->idle = true;
-  say (SAY_WARN, "the GPU of rank %d on %s stands still %.0f %% of the time, every %.2g s (a step takes %.2g s): of a step %.0f %% is waiting for communication%s, %.0f %% for data, %.0f %% "
-       "host time", rank, a->host, 100 * g->idle, g->seconds / g->dips, a->seconds, 100 * waits / a->seconds, most, 100 * a->data / a->seconds, 100 * a->other / a->seconds);
+  say (SAY_WARN, "the GPU of rank %d on %s stands still %.0f %% of the time, every %.2g s (a step takes %.2g s): of a step %.0f %% is waiting for communication%s, "
+       "%.0f %% for data, %.0f %% host time", rank, a->host, 100 * g->idle, g->seconds / g->dips, a->seconds, 100 * waits / a->seconds, most,
+       100 * a->data / a->seconds, 100 * a->other / a->seconds);
 }
 
 void advise (struct advised *x, const struct job *j, const struct account *a)

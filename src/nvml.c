@@ -35,8 +35,9 @@ static struct {
 } lib;
 
 /* In the order of the fields above. */
-static const char *const symbol[] = { "nvmlInit_v2", "nvmlShutdown", "nvmlErrorString", "nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo",
-  "nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetTemperature", "nvmlDeviceGetCurrentClocksThrottleReasons" };
+static const char *const symbol[] = { "nvmlInit_v2", "nvmlShutdown", "nvmlErrorString", "nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetUtilizationRates",
+  "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetTemperature",
+  "nvmlDeviceGetCurrentClocksThrottleReasons" };
 
 /* Never closed: the driver's library does not like it. */
 static int load (struct err *e)

@@ -12,7 +12,8 @@ struct observer *observe_open (struct job *j, int64_t step, struct err *e);
 void observe_plan (struct observer *o);     /* plan this rank, once all is ready. Local */
 void observe_close (struct observer *o);    /* NULL is legal */
 
-/* A step: before its data; then before step_train; when all ranks have agreed that it is over (CLEAN: as beside_end has it; collective each run.log_every steps); and its record. */
+/* A step: before its data; then before step_train; when all ranks have agreed that it is over (CLEAN: as beside_end has it; collective each run.log_every
+   steps); and its record. */
 void observe_begin (struct observer *o);
 void observe_train (struct observer *o);
 void observe_end (struct observer *o, int64_t step, bool clean);

@@ -265,7 +265,8 @@ static void print (const struct profile *p, const struct line *x, double shift, 
 {
   double ts = 1e6 * (x->begin + shift), dur = 1e6 * (x->end - x->begin);
   fprintf (f, ",\n{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f", x->name, x->cat, p->j->m.rank, x->tid, ts, MAX (dur, 0));
-  if (x->n) fprintf (f, ",\"args\":{\"group\":\"%s of rank %d\",\"ranks\":%d,\"number\":%lld,\"bytes\":%lld}", group_name (x->tid - TID_GROUP), x->group, x->n, (long long) x->seq, (long long) x->bytes);
+  if (x->n) fprintf (f, ",\"args\":{\"group\":\"%s of rank %d\",\"ranks\":%d,\"number\":%lld,\"bytes\":%lld}", group_name (x->tid - TID_GROUP), x->group, x->n,
+                     (long long) x->seq, (long long) x->bytes);
   fputc ('}', f);
 }
 
@@ -325,7 +326,8 @@ static void write_file (const struct profile *p, const char *own, size_t n, cons
   snprintf (path, sizeof path, "%s/profile_%lld-%lld.json", j->c.run.dir, (long long) p->first, (long long) p->step);
   snprintf (tmp, sizeof tmp, "%s.tmp", path);
   FILE *f = fopen (tmp, "w");
-  if (f) fprintf (f, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"first_step\":%lld,\"last_step\":%lld,\"ranks\":%d,\"nodes\":%d,\"device\":\"%s\",\"clock_error_us\":%.3f,\"device_error_us\":%.3f},\"traceEvents\":[", (long long) p->first, (long long) p->step, j->m.size, j->m.nodes, j->d.ops->name, 1e6 * error[0], 1e6 * error[1]);
+  if (f) fprintf (f, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"first_step\":%lld,\"last_step\":%lld,\"ranks\":%d,\"nodes\":%d,\"device\":\"%s\",\"clock_error_us\":%.3f,"
+                  "\"device_error_us\":%.3f},\"traceEvents\":[", (long long) p->first, (long long) p->step, j->m.size, j->m.nodes, j->d.ops->name, 1e6 * error[0], 1e6 * error[1]);
   bool good = collect (&j->m, f, own + 1, n - 1);   /* without the first comma */
   if (f) {
     fputs ("\n]}\n", f);
