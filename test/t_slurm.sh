@@ -82,7 +82,7 @@ for d in preempt_mpi preempt_srun; do ok "$(grep -c 'stopped on request' $d.out)
 # ---- out of time: Slurm looks at limits every 30 s; make bigcheck waits for it
 if [ -n "${SOAK:-}" ]; then
   submit time_mpi '' --time=1 --signal=B:USR1@50 -- --debug.comm_delay_ms 150; submit time_srun "$srun" --time=1 --signal=B:USR1@50 -- --debug.comm_delay_ms 150
-  submit end "" --time=1 --signal=B:WINCH@1 -- --debug.comm_delay_ms 150 --train.steps 16
+  submit end "" --time=1 --signal=B:URG@1 -- --debug.comm_delay_ms 150 --train.steps 16
   for d in time_mpi time_srun; do
     soon "grep -qs 'pretrain: status' $d.out"
     first=$(grep -m 1 'pretrain: status' $d.out)
