@@ -302,6 +302,7 @@ LAUNCH (xent_stats, xent)
 LAUNCH_WORK (xent_grad, xent)
 LAUNCH_WORK (sumsq, sumsq)
 LAUNCH_WORK (amax, amax)
+LAUNCH (checksum, checksum)
 LAUNCH (quant, quant)
 LAUNCH (step_vars, step_vars)
 LAUNCH (adamw, adamw)
@@ -310,7 +311,8 @@ static op_fn *const action[OP_N] = {
   [OP_COPY] = op_copy, [OP_ZERO] = op_zero, [OP_AXPBY] = op_axpby, [OP_INIT] = op_init, [OP_GEMM] = cuda_gemm, [OP_GEMM_GROUPED] = op_gemm_grouped,
   [OP_NORM] = op_norm, [OP_NORM_BWD] = op_norm_bwd, [OP_ROPE] = op_rope, [OP_ATTN] = cuda_attn, [OP_ATTN_BWD] = cuda_attn_bwd, [OP_SWIGLU] = op_swiglu,
   [OP_SWIGLU_BWD] = op_swiglu_bwd, [OP_COLSUM] = op_colsum, [OP_EMBED] = op_embed, [OP_EMBED_BWD] = op_embed_bwd, [OP_XENT_MAX] = op_xent_max,
-  [OP_XENT_SUM] = op_xent_sum, [OP_XENT_STATS] = op_xent_stats, [OP_XENT_GRAD] = op_xent_grad, [OP_SUMSQ] = op_sumsq, [OP_AMAX] = op_amax, [OP_STEP_VARS] = op_step_vars, [OP_ADAMW] = op_adamw,
+  [OP_XENT_SUM] = op_xent_sum, [OP_XENT_STATS] = op_xent_stats, [OP_XENT_GRAD] = op_xent_grad, [OP_SUMSQ] = op_sumsq, [OP_AMAX] = op_amax, [OP_CHECKSUM] = op_checksum,
+  [OP_STEP_VARS] = op_step_vars, [OP_ADAMW] = op_adamw,
   [OP_QUANT] = op_quant, [OP_GEMM_FP8] = cuda_gemm_fp8,
   [OP_ALL_GATHER ... OP_N - 1] = cuda_coll,
 };

@@ -32,6 +32,7 @@ cudaError_t k_sumsq (const struct op_sumsq *o, void *work, cudaStream_t s);
 int64_t     k_sumsq_work (const struct op_sumsq *o);
 cudaError_t k_amax (const struct op_amax *o, void *work, cudaStream_t s);
 int64_t     k_amax_work (const struct op_amax *o);
+cudaError_t k_checksum (const struct op_checksum *o, cudaStream_t s);
 cudaError_t k_quant (const struct op_quant *o, cudaStream_t s);
 cudaError_t k_step_vars (const struct op_step_vars *o, cudaStream_t s);
 cudaError_t k_adamw (const struct op_adamw *o, cudaStream_t s);

@@ -76,6 +76,7 @@ __global__ void step_vars (struct step_vars *v, double beta1, double beta2)
 {
   v->norm = v->tokens > 0 ? sqrt (v->sumsq) / v->tokens : 0;
   v->skip = v->bad > 0 || !isfinite (v->norm) || !(v->tokens > 0);
+  if (!v->skip && ((v->loss_limit > 0 && v->loss / v->tokens > v->loss_limit) || (v->norm_limit > 0 && v->norm > v->norm_limit))) v->skip = STEP_SPIKE;
   v->scale = v->skip ? 0 : (v->clip > 0 && v->norm > v->clip ? v->clip / v->norm : 1) / v->tokens;
   if (v->skip) return;
   v->b1t *= beta1;

@@ -37,6 +37,7 @@ static void describe (const struct op *o, char *t, size_t size)
   case OP_AXPBY: snprintf (t, size, "%s %lld %s to %s", name, (long long) o->axpby.n, type[o->axpby.xt], type[o->axpby.yt]); return;
   case OP_COPY: snprintf (t, size, "%s %lld bytes", name, (long long) (o->copy.bytes * (o->copy.rows ? o->copy.rows : 1))); return;
   case OP_SUMSQ: snprintf (t, size, "%s %lld", name, (long long) o->sumsq.n); return;
+  case OP_CHECKSUM: snprintf (t, size, "%s %lld %s", name, (long long) o->checksum.n, type[o->checksum.t]); return;
   case OP_XENT_MAX: case OP_XENT_SUM: case OP_XENT_STATS: case OP_XENT_GRAD: snprintf (t, size, "%s %lld x %lld", name, (long long) o->xent.n, (long long) o->xent.ld); return;
   default: snprintf (t, size, "%s", name);
   }

@@ -35,6 +35,8 @@ struct ckpt_state {
   int threads;                   /* of this rank that see and lay may serve at once; 0: as many as it has cores, at most 4 */
   int64_t block;                 /* elements that a checksum covers in what is saved; 0: 65536, which is the most */
   enum dtype moments;            /* m and v in the file: DT_F32, or DT_BF16 for half the bytes (a resumed run is then not the same to the bit) */
+  const char *spike;             /* for saves: what spike.h keeps, as text; NULL: nothing */
+  char *spike_read;              /* from loads: the same, xalloc'd for the caller; NULL: there is none */
   int64_t stripes, stripe_bytes; /* how a file system that stripes (Lustre) lays the file out; 0: as its folder says */
   struct ckpt_cost *cost;        /* filled by a save that succeeds; NULL: not wanted */
 };
@@ -70,8 +72,8 @@ void ckpt_prune (const char *run_dir, int64_t keep);
 int ckpt_verify (const char *path, struct err *e);
 int verify_main (int argc, char **argv);   /* `pretrain verify CHECKPOINT...`: argv[0] is the command's name; returns the exit code */
 
-/* What the file says about itself; config, mesh and program are xalloc'd. */
-struct ckpt_head { int64_t step, tokens; double updates; char *config, *mesh, *program; int ranks; enum dtype moments; };
+/* What the file says about itself; the texts are xalloc'd, NULL where there is none. */
+struct ckpt_head { int64_t step, tokens; double updates; char *config, *mesh, *program, *spike; int ranks; enum dtype moments; };
 int  ckpt_head_read (const char *path, struct ckpt_head *h, struct err *e);   /* local */
 void ckpt_head_free (struct ckpt_head *h);
 

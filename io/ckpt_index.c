@@ -169,6 +169,7 @@ static int head_read (hid_t file, const char *path, struct ckpt_head *h, int64_t
   h->config = h5_get_text (file, "config");
   h->mesh = h5_get_text (file, "mesh");
   h->program = h5_get_text (file, "program");
+  h->spike = h5_get_text (file, "spike");
   return 0;
 }
 

@@ -259,6 +259,7 @@ int ckpt_load (struct ckpt_state *s, const char *path, bool weights_only, struct
   l.map = xalloc ((size_t) l.mine.tensors * sizeof *l.map, "ckpt");
   h5_begin ();
   int rc = load_steps (&l, path, e ? e : &local);
+  if (!rc) s->spike_read = mesh_share_text (s->mesh, l.f.head.spike), l.f.head.spike = NULL;
   if (!rc) s->step = l.f.head.step, s->tokens = l.f.head.tokens, s->updates = l.f.head.updates;
   file_close (&l.f);
   h5_end ();

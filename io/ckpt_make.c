@@ -35,7 +35,7 @@ static int attributes (hid_t f, const struct ckpt_saving *v)
          || h5_attr (f, "version", H5T_STD_I64LE, -1, &version)
          || h5_attr (f, "step", H5T_STD_I64LE, -1, &v->s.step) || h5_attr (f, "tokens", H5T_STD_I64LE, -1, &v->s.tokens)
          || h5_attr (f, "updates", H5T_IEEE_F64LE, -1, &v->s.updates) || h5_attr_text (f, "mesh", mesh)
-         || h5_attr_text (f, "config", v->s.config ? v->s.config : "") || h5_attr (f, "complete", H5T_STD_I32LE, -1, &complete);
+         || h5_attr_text (f, "config", v->s.config ? v->s.config : "") || (v->s.spike && h5_attr_text (f, "spike", v->s.spike)) || h5_attr (f, "complete", H5T_STD_I32LE, -1, &complete);
 }
 
 static int make_dataset (hid_t group, hid_t type, const struct row_rank *r, int dp_shard, int64_t *where)

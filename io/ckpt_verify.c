@@ -23,6 +23,7 @@ void ckpt_head_free (struct ckpt_head *h)
   xfree (h->config);
   xfree (h->mesh);
   xfree (h->program);
+  xfree (h->spike);
   *h = (struct ckpt_head) { 0 };
 }
 

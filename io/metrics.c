@@ -76,6 +76,15 @@ struct metrics *metrics_open (const char *dir, int64_t resumed_step, int64_t ste
   return NULL;
 }
 
+void metrics_back (struct metrics *m, int64_t step)
+{
+  FILE *f = m->file.fd < 0 ? NULL : fopen (m->file.path, "r");
+  if (!f) return;
+  m->file.size = keep_bytes (f, step);
+  fclose (f);
+  if (ftruncate (m->file.fd, m->file.size)) say (SAY_WARN, "%s: cannot be cut to %" PRId64 " bytes: %s", m->file.path, m->file.size, strerror (errno));
+}
+
 void metrics_close (struct metrics *m)
 {
   if (m && m->file.fd >= 0) close (m->file.fd);
@@ -187,6 +196,14 @@ static json_t *launch_of (const struct metrics_launch *l)
   return o;
 }
 
+static void put_spike (json_t *o, const struct metrics_spike *p)
+{
+  json_t *s = json_pack ("{s:s, s:I, s:I, s:o, s:o, s:o, s:o}", "action", p->action, "step", (json_int_t) p->step, "batch", (json_int_t) p->batch, "loss", number (p->loss),
+                         "grad_norm", number (p->norm), "loss_z", number (p->z_loss), "grad_norm_z", number (p->z_norm));
+  if (p->back_to >= 0) json_object_set_new (s, "back_to", json_integer (p->back_to));
+  json_object_set_new (o, "spike", s);
+}
+
 static void put_record (struct metrics *m, const struct metrics_record *r)
 {
   json_t *o = json_pack ("{s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:b, s:I}",
@@ -197,6 +214,7 @@ static void put_record (struct metrics *m, const struct metrics_record *r)
   must (o, "out of host memory: a record of metrics");
   if (r->launch) json_object_set_new (o, "launch", launch_of (r->launch));
   if (r->has_eval) json_object_set_new (o, "eval_loss", number (r->eval_loss));
+  if (r->spike) put_spike (o, r->spike);
   if (r->dev) json_object_set_new (o, "memory", memory_of (r->dev));
   json_object_set_new (o, "comm", comm_of (m, r));
   if (r->parts) put_parts (o, r->parts, r->seconds);
@@ -233,7 +251,7 @@ void metrics_line (const struct metrics *m, const struct metrics_record *r, char
   snprintf (out, size, "step %*" PRId64 "/%" PRId64 "  loss %.4f  norm %.3f  %.0f tokens/s%s%s  left %s%s%s",
             snprintf (NULL, 0, "%" PRId64, m->steps), r->step, m->steps, r->loss, fabs (r->grad_norm), m->line_seconds > 0
               ? m->line_tokens / m->line_seconds : 0, mfu, mem, left, valid,
-            r->skipped ? "  skipped: the gradient is not finite" : "");
+            !r->skipped ? "" : r->spike ? "  skipped: a spike" : "  skipped: the gradient is not finite");
 }
 
 static bool due (const struct metrics *m, const struct metrics_record *r)

@@ -30,6 +30,9 @@ struct metrics_ranks {
 /* What a launch is, told with its first step. */
 struct metrics_launch { int64_t after; int ranks, nodes; struct { const char *name; int n; } axis[METRICS_AXES]; };   /* after: the step of the checkpoint that it goes on from, 0: none */
 
+/* A spike of loss or gradient norm (spike.h): at step STEP, which trained on global batch BATCH; values, and deviations above the mean of the window. */
+struct metrics_spike { const char *action; int64_t step, batch, back_to; double loss, norm, z_loss, z_norm; };   /* back_to: of a rollback; else -1 */
+
 /* GPUs of all ranks: means, and the worst. */
 struct gpu_state;
 struct metrics_gpu { int rank; char host[32]; const struct gpu_state *g; };
@@ -42,7 +45,7 @@ struct metrics_record {
   double  seconds;                            /* wall time of this step */
   double  cpu_seconds;                        /* processor time of this rank in it, all its threads; less than seconds x threads: it had to wait */
   double  mfu;                                /* 0 .. 1; negative: the peak of this device is not known, written as null */
-  bool    skipped;                            /* the gradient was not finite, the state is as before */
+  bool    skipped;                            /* the gradient was not finite, or this is a spike: the state is as before */
   bool    has_eval;                           /* there was validation after this step */
   double  eval_loss;
   bool planned, planned_agrees;               /* there is a plan of this rank; memory and bytes have agreed with it so far */
@@ -51,6 +54,7 @@ struct metrics_record {
   const struct metrics_launch *launch;        /* NULL: not the first step of a launch */
   const struct metrics_parts *parts;          /* NULL: not known */
   const struct metrics_ranks *ranks;          /* NULL: not compared after this step */
+  const struct metrics_spike *spike;          /* of this step, or what the run went back from to this one; NULL: none */
   const struct metrics_gpus *gpus;            /* NULL: none */
   const struct dev *dev;                      /* memory by purpose; NULL: none */
   /* this rank's groups, counters since their opening (the difference to the last step is written); NULL: none */
@@ -66,6 +70,8 @@ struct metrics *metrics_open (const char *dir, int64_t resumed_step, int64_t ste
 void metrics_step (struct metrics *m, const struct metrics_record *r);
 /* Lines go to a terminal of WIDTH columns: one that is drawn over itself. 0, as it is at first: to a file, now and then. */
 void metrics_terminal (struct metrics *m, int width);
+/* The run goes on after STEP again: records of later steps are cut off. */
+void metrics_back (struct metrics *m, int64_t step);
 void metrics_close (struct metrics *m);   /* NULL is legal */
 
 /* The terminal's line for R, without newline; for rates and time left M remembers the steps since the last line. */

@@ -153,6 +153,12 @@ void tensorboard_step (struct tensorboard *t, const struct metrics_record *r)
 
 /* ---- the file ---- */
 
+void tensorboard_session (struct tensorboard *t, int64_t first)
+{
+  static const uint8_t start[] = { SESSION_STATUS << 3 | VARINT, SESSION_START };
+  put_event (t, first, EVENT_SESSION, start, sizeof start);
+}
+
 struct tensorboard *tensorboard_open (const char *dir, int64_t first, struct err *e)
 {
   struct tensorboard *t = xalloc (sizeof *t, "tensorboard");
@@ -171,9 +177,8 @@ struct tensorboard *tensorboard_open (const char *dir, int64_t first, struct err
     world_err (e, "%s: %s", path, strerror (errno));
     return xfree (t), NULL;
   }
-  static const uint8_t start[] = { SESSION_STATUS << 3 | VARINT, SESSION_START };
   put_event (t, 0, EVENT_VERSION, "brain.Event:2", 13);
-  put_event (t, first, EVENT_SESSION, start, sizeof start);
+  tensorboard_session (t, first);
   return t;
 }
 

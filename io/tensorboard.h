@@ -11,6 +11,8 @@ struct tensorboard;
 
 /* For steps from FIRST on. NULL with the sentence. */
 struct tensorboard *tensorboard_open (const char *dir, int64_t first, struct err *e);
+/* Steps go on from FIRST, after a rollback: those from it on are drawn anew. */
+void tensorboard_session (struct tensorboard *t, int64_t first);
 /* The scalars of a step, one event; what is not known is left out. A failing disk is warned of once. */
 void tensorboard_step (struct tensorboard *t, const struct metrics_record *r);
 void tensorboard_close (struct tensorboard *t);   /* NULL is legal */

@@ -19,6 +19,8 @@ enum lr_kind { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
 enum offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };
 enum save_error { SAVE_ERROR_STOP, SAVE_ERROR_CONTINUE };
 enum progress { PROGRESS_LINE, PROGRESS_LOG, PROGRESS_AUTO };   /* one line drawn over itself, or lines now and then; auto: by whether there is a terminal */
+enum spike_action { SPIKE_NONE, SPIKE_SKIP, SPIKE_ROLLBACK };
+enum spike_watch { SPIKE_BOTH, SPIKE_LOSS, SPIKE_NORM };
 enum tristate { NO, YES, AUTO };
 
 #define STR 1024   /* room of a string option */
@@ -32,6 +34,7 @@ struct conf {
     double valid_fraction;      /* the tail of train is valid when valid is left out or equal to train */
     char tokenizer[STR];        /* bytes, or a path */
     char format[32];            /* auto | hdf5 | megatron | u16 | u32 */
+    char skip[STR];             /* global batches left out, "120-180,300" (spike.h) */
     bool document_mask;         /* attention and positions stop at document ends */
   } data;
 
@@ -56,6 +59,7 @@ struct conf {
     bool save_async;            /* checkpoints are written behind training, from a copy of the state in host memory */
     enum dtype save_moments;    /* type of AdamW's moments in checkpoints */
     enum save_error save_error; /* what a checkpoint that cannot be written means; the last one always stops */
+    int64_t replica_check_steps;   /* steps between comparisons of what several ranks hold, which then come before each save too; 0 = none */
     int64_t stripe_count, stripe_size;   /* of checkpoints on a file system that stripes; 0 = as the folder says */
   } run;
 
@@ -102,6 +106,13 @@ struct conf {
   struct { enum lr_kind type; int64_t warmup; double min_lr; int64_t steps, decay; } schedule;  /* steps 0: train.steps; decay: wsd's last steps */
   struct { int64_t every, batches; } eval;                                             /* every 0: only at the end */
 
+  struct {                      /* spike: what a sudden rise of the loss means (spike.h) */
+    enum spike_action action;
+    enum spike_watch watch;
+    double zscore;
+    int64_t window, max;
+  } spike;
+
   struct {                      /* debug: for the tests; documented, never needed by a user */
     char dump[STR];             /* folder: each tensor before and its gradient of step dump_step as raw fp32 files */
     int64_t dump_step;
@@ -116,6 +127,10 @@ struct conf {
     int64_t slow_rank;          /* this rank's data take slow_ms longer each step (-1: none's) */
     double slow_ms;
     int64_t nan_rank, nan_step; /* put a NaN into this rank's gradient at this step (-1: never) */
+    int64_t flip_rank, flip_step;   /* flip a bit of this rank's state after this step (-1: never) */
+    int flip_kind;              /* enum replica_kind */
+    char flip_tensor[96];       /* in the first tensor whose name begins so */
+    int64_t spike_batch;        /* every target of this global batch is a rare token (-1: none) */
   } debug;
 
   bool given[192];              /* last: by row of the table, the user said it, in the file or on the command line (conf_given) */

@@ -1,6 +1,7 @@
 /* conf_check: values that follow from others, and checks that need no mesh. */
 #include "conf_int.h"
 #include "keep.h"
+#include "spike.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -155,11 +156,21 @@ bool conf_profile (const char *text, int64_t *first, int64_t *last)
   return n < 3 && a >= 1 && *last >= a;
 }
 
+static int check_skip (const struct conf *c, struct err *e)
+{
+  struct batch_range *list;
+  int n, bad = spike_ranges (c->data.skip, &list, &n, e);
+  if (!bad) xfree (list);
+  if (!bad && c->spike.window > SPIKE_WINDOW_MAX) return user_err (e, "spike.window %lld is above the largest, %d", (ll) c->spike.window, SPIKE_WINDOW_MAX);
+  if (!bad && c->spike.max > 1 << 20) return user_err (e, "spike.max %lld is above the largest, %d", (ll) c->spike.max, 1 << 20);
+  return bad;
+}
+
 int conf_check (const struct conf *c, struct err *e)
 {
   int set;
   if (arch_check (&c->arch, e) || check_size (c, e) || check_mesh (c, e) || check_pipeline (c, e) || check_batch (c, e)
-      || check_schedule (c, e) || check_wrap (c->sharding.wrap, e) || keep_parse (c->recompute.keep, &set, e)) return -1;
+      || check_schedule (c, e) || check_wrap (c->sharding.wrap, e) || check_skip (c, e) || keep_parse (c->recompute.keep, &set, e)) return -1;
   if (c->recompute.mode == RECOMPUTE_AUTO && c->recompute.every > 1)
     return user_err (e, "recompute.every %lld does not go with recompute.mode auto, which chooses the layers itself", (ll) c->recompute.every);
   int64_t first, last;

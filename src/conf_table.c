@@ -54,6 +54,7 @@ const struct row conf_row[] = {
   STR_ROW ("data.train", data.train, "", "", "data_path train_data_path",
            "a token file, or a blend: a list of WEIGHT:PATH, or one string of them with commas", true),
   STR_ROW ("data.valid", data.valid, "", "", "valid_data_path", "the same for validation; empty: the tail of data.train", true),
+  STR_ROW ("data.skip", data.skip, "", "batches", "", "global batches of training that are left out, from 1, such as 120-180,300", true),
   REAL_ROW ("data.valid_fraction", data.valid_fraction, "0.05", "", "[0,1)", "",
             "tail of data.train kept for validation when data.valid is empty or the same file"),
   STR_ROW ("data.tokenizer", data.tokenizer, "bytes", "", "tokenizer_model", "bytes, or a path to a tokenizer"),
@@ -89,6 +90,8 @@ const struct row conf_row[] = {
             "type of AdamW's moments in checkpoints; bf16: two thirds of the bytes, and resuming changes the last digits"),
   ENUM_ROW ("run.save_error", run.save_error, "stop", "stop|continue", "",
             "when a checkpoint cannot be written; the last one always stops"),
+  COUNT_ROW ("run.replica_check_steps", run.replica_check_steps, "0", "steps", ">=0", "",
+             "compare the bits of what several ranks hold every so many steps, and before a save; 0: never"),
   INT_ROW ("run.stripe_count", run.stripe_count, "0", "", ">=0", "",
            "storage targets of a checkpoint on Lustre; 0: as the folder says"),
   COUNT_ROW ("run.stripe_size", run.stripe_size, "0", "bytes", ">=0", "", "bytes of a stripe on Lustre; 0: as the folder says"),
@@ -164,6 +167,13 @@ const struct row conf_row[] = {
   COUNT_ROW ("eval.every", eval.every, "0", "steps", ">=0", "eval_interval", "steps between validations; 0: only at the end"),
   INT_ROW ("eval.batches", eval.batches, "8", "batches", ">=0", "eval_iters", "global batches of a validation; 0: no validation"),
 
+  ENUM_ROW ("spike.action", spike.action, "none", "none/false|skip|rollback", "",
+            "on a spike of loss or gradient norm: leave the update out, or go back to the last checkpoint and leave the data out"),
+  ENUM_ROW ("spike.watch", spike.watch, "both", "both|loss|grad_norm", "", "whose spikes"),
+  REAL_ROW ("spike.zscore", spike.zscore, "6", "", ">0", "", "a spike is so many standard deviations above the mean of the window"),
+  INT_ROW ("spike.window", spike.window, "128", "steps", ">0", "", "steps that mean and deviation are taken of; none is a spike before it is full"),
+  INT_ROW ("spike.max", spike.max, "3", "", ">=0", "", "spikes within as many batches as the window that are put up with; one more ends the run (exit 5)"),
+
   STR_ROW ("debug.dump", debug.dump, "", "", "", "folder for the weights before a step and its gradients, raw fp32"),
   INT_ROW ("debug.dump_step", debug.dump_step, "1", "", ">0", "", "which step"),
   REAL_ROW ("debug.comm_delay_ms", debug.comm_delay_ms, "0", "ms", ">=0", "", "each collective, and on the cpu device each copy beside computation, takes at least so long"),
@@ -178,6 +188,11 @@ const struct row conf_row[] = {
   REAL_ROW ("debug.slow_ms", debug.slow_ms, "100", "ms", ">=0", "", "so long"),
   INT_ROW ("debug.nan_rank", debug.nan_rank, "-1", "", ">=-1", "", "put a NaN into this rank's gradient; -1: never"),
   INT_ROW ("debug.nan_step", debug.nan_step, "-1", "", ">=-1", "", "at this step"),
+  INT_ROW ("debug.flip_rank", debug.flip_rank, "-1", "", ">=-1", "", "flip a bit of what this rank holds in common with others; -1: never"),
+  INT_ROW ("debug.flip_step", debug.flip_step, "-1", "", ">=-1", "", "after this step"),
+  ENUM_ROW ("debug.flip_kind", debug.flip_kind, "master", "master|exp_avg|exp_avg_sq|weight", "", "of which tensor of a parameter"),
+  STR_ROW ("debug.flip_tensor", debug.flip_tensor, "", "", "", "of the first parameter whose name begins so"),
+  INT_ROW ("debug.spike_batch", debug.spike_batch, "-1", "", ">=-1", "", "the targets of this global batch, from 1, are all one rare token; -1: of none"),
 };
 const int conf_rows = LEN (conf_row);
 

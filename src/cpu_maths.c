@@ -10,7 +10,7 @@ cpu_exec *const cpu_maths[OP_COLL_FIRST] = {
   [OP_SWIGLU] = cpu_swiglu, [OP_SWIGLU_BWD] = cpu_swiglu_bwd, [OP_COLSUM] = cpu_colsum, [OP_EMBED] = cpu_embed,
   [OP_EMBED_BWD] = cpu_embed_bwd,
   [OP_XENT_MAX] = cpu_xent_max, [OP_XENT_SUM] = cpu_xent_sum, [OP_XENT_STATS] = cpu_xent_stats, [OP_XENT_GRAD] = cpu_xent_grad,
-  [OP_SUMSQ] = cpu_sumsq, [OP_AMAX] = cpu_amax, [OP_STEP_VARS] = cpu_step_vars, [OP_ADAMW] = cpu_adamw,
+  [OP_SUMSQ] = cpu_sumsq, [OP_AMAX] = cpu_amax, [OP_CHECKSUM] = cpu_checksum, [OP_STEP_VARS] = cpu_step_vars, [OP_ADAMW] = cpu_adamw,
   [OP_QUANT] = cpu_quant, [OP_GEMM_FP8] = cpu_gemm_fp8,
 };
 

@@ -19,6 +19,8 @@ cpu_exec cpu_attn, cpu_attn_bwd;
 cpu_exec cpu_embed, cpu_embed_bwd;
 /* cpu_xent.c */
 cpu_exec cpu_xent_max, cpu_xent_sum, cpu_xent_stats, cpu_xent_grad;
+/* cpu_checksum.c */
+cpu_exec cpu_checksum;
 /* cpu_opt.c */
 cpu_exec cpu_sumsq, cpu_step_vars, cpu_adamw;
 #endif

@@ -82,6 +82,7 @@ void cpu_step_vars (const struct op *op)
   struct step_vars *v = cpu_at (o->vars);
   v->norm = v->tokens > 0 ? sqrt (v->sumsq) / v->tokens : 0;
   v->skip = v->bad > 0 || !isfinite (v->norm) || !(v->tokens > 0);
+  if (!v->skip && ((v->loss_limit > 0 && v->loss / v->tokens > v->loss_limit) || (v->norm_limit > 0 && v->norm > v->norm_limit))) v->skip = STEP_SPIKE;
   v->scale = v->skip ? 0 : (v->clip > 0 && v->norm > v->clip ? v->clip / v->norm : 1) / v->tokens;
   if (v->skip) return;
   v->b1t *= o->beta1;

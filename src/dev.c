@@ -14,7 +14,7 @@ static const char *const op_word[OP_N] = {
   [OP_COPY] = "copy", [OP_ZERO] = "zero", [OP_AXPBY] = "axpby", [OP_INIT] = "init", [OP_GEMM] = "gemm", [OP_GEMM_GROUPED] = "gemm grouped",
   [OP_NORM] = "norm", [OP_NORM_BWD] = "norm backward", [OP_ROPE] = "rope", [OP_ATTN] = "attention", [OP_ATTN_BWD] = "attention backward",
   [OP_SWIGLU] = "swiglu", [OP_SWIGLU_BWD] = "swiglu backward", [OP_COLSUM] = "column sum", [OP_EMBED] = "embedding", [OP_EMBED_BWD] = "embedding backward",
-  [OP_XENT_MAX] = "loss max", [OP_XENT_SUM] = "loss sum", [OP_XENT_STATS] = "loss statistics", [OP_XENT_GRAD] = "loss gradient", [OP_SUMSQ] = "sum of squares", [OP_AMAX] = "amax",
+  [OP_XENT_MAX] = "loss max", [OP_XENT_SUM] = "loss sum", [OP_XENT_STATS] = "loss statistics", [OP_XENT_GRAD] = "loss gradient", [OP_SUMSQ] = "sum of squares", [OP_AMAX] = "amax", [OP_CHECKSUM] = "checksum",
   [OP_STEP_VARS] = "step variables", [OP_ADAMW] = "adamw", [OP_QUANT] = "quantise", [OP_GEMM_FP8] = "gemm fp8", [OP_ALL_GATHER] = "all-gather", [OP_REDUCE_SCATTER] = "reduce-scatter",
   [OP_ALL_REDUCE] = "all-reduce", [OP_BROADCAST] = "broadcast", [OP_SEND] = "send", [OP_RECV] = "receive", [OP_ALL_TO_ALL] = "all-to-all",
 };

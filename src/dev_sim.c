@@ -242,6 +242,7 @@ static void sim_issue (struct dev *d, struct queue *q, const struct op *o)
   if (coll) d->done[o->coll.g->head.kind]++;
   if (!x->trace) return;
   bool pcie = o->kind == OP_COPY && on_device (o->copy.dst) != on_device (o->copy.src);
+  pcie |= o->kind == OP_CHECKSUM && !on_device (o->checksum.x);
   note (x, &(struct sim_item) { .kind = coll ? SIM_COLL : SIM_OP, .op = (uint8_t) o->kind, .queue = (uint8_t) q->number,
     .group = coll ? (uint8_t) o->coll.g->head.kind : 0, .seconds = coll ? coll_seconds (x, o) : sim_price (x->m, o, q->kind == QUEUE_HOST, pcie) });
 }

@@ -441,6 +441,21 @@ int ledger_kept (struct ledger *l, const struct conf *c, const struct mesh_shape
   return rc;
 }
 
+void ledger_replica_check (struct ledger *l, const struct conf *c, const struct mesh_shape *s, int rank)
+{
+  static const enum group_kind kind[] = { GROUP_TP, GROUP_KV, GROUP_TIED, GROUP_REP };
+  int *member = xalloc ((size_t) mesh_world (s) * sizeof (int), "ledger"), me, at[AXIS_N];
+  mesh_coord (s, rank, at);
+  bool end = at[AXIS_PP] == 0 || at[AXIS_PP] == s->dim[AXIS_PP] - 1;
+  *l = (struct ledger) { 0 };
+  for (int i = 0; i < LEN (kind); i++) {
+    int n = mesh_group (s, rank, kind[i], member, &me);
+    if (n < 2 || (kind[i] == GROUP_TIED && !(c->arch.tied && end))) continue;
+    l->line[l->lines++] = (struct ledger_line) { "checksums", kind[i], OP_ALL_GATHER, 1, 8 * (n - 1) };
+  }
+  xfree (member);
+}
+
 struct ledger_line ledger_sum (const struct ledger *l, enum group_kind g, enum op_kind op)
 {
   struct ledger_line sum = { group_name (g), g, op, 0, 0 };

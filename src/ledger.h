@@ -27,6 +27,8 @@ struct ledger {
 int ledger_make (struct ledger *l, const struct conf *c, const struct mesh_shape *s, int rank, int64_t memory, int64_t align, struct err *e);
 /* The same where each layer keeps KEEP[layer], from 1 (keep.h): what recompute.mode auto chose (struct step). NULL: by the configuration. */
 int ledger_kept (struct ledger *l, const struct conf *c, const struct mesh_shape *s, int rank, int64_t memory, int64_t align, const int *keep, struct err *e);
+/* Of one replica check (run.replica_check_steps) of rank RANK instead of a step: each group gathers 8 bytes of each member. Pure. */
+void ledger_replica_check (struct ledger *l, const struct conf *c, const struct mesh_shape *s, int rank);
 /* Calls and bytes of a group and kind; op OP_N: of all kinds. */
 struct ledger_line ledger_sum (const struct ledger *l, enum group_kind g, enum op_kind op);
 

@@ -20,6 +20,7 @@ struct observer {
   struct profile *profile;        /* NULL: none is asked for */
   int64_t step, after;       /* after: the step that this launch goes on from */
   bool told;                 /* what this launch is */
+  struct metrics_spike spike;   /* for the next record; action NULL: none */
   double began, cpu_began, seconds, cpu;   /* of the step: when, how long; processor time alike */
 };
 
@@ -163,11 +164,21 @@ void observe_record (struct observer *o, const struct step_result *out, double l
   struct metrics_launch l = launch_of (o);
   if (!o->told) m.launch = &l;
   o->told = true;
+  if (o->spike.action) m.spike = &o->spike;
   beside_record (o->beside, &m);
   account_record (o->account, &m);
   metrics_step (o->metrics, &m);
   if (o->board) tensorboard_step (o->board, &m);
   if (o->prometheus && (m.ranks || o->step % c->run.log_every == 0 || o->step == c->train.steps)) prometheus_step (o->prometheus, &m);
+  o->spike.action = NULL;
+}
+
+void observe_spike (struct observer *o, const struct metrics_spike *s) { o->spike = *s; }
+
+void observe_back (struct observer *o, int64_t step)
+{
+  metrics_back (o->metrics, step);
+  if (o->board) tensorboard_session (o->board, step + 1);
 }
 
 void observe_report (struct observer *o)

@@ -18,6 +18,9 @@ void observe_begin (struct observer *o);
 void observe_train (struct observer *o);
 void observe_end (struct observer *o, int64_t step, bool clean);
 void observe_record (struct observer *o, const struct step_result *out, double lr, int64_t tokens, const double *eval);
+/* A spike, for the next record; and the run went back to STEP: later records are dropped. Local. */
+void observe_spike (struct observer *o, const struct metrics_spike *s);
+void observe_back (struct observer *o, int64_t step);
 /* The time since the last lap was for WHAT. Local. */
 void observe_lap (struct observer *o, enum lap what);
 

@@ -13,7 +13,7 @@ struct group;
 enum op_kind {
   /* memory */ OP_COPY, OP_ZERO, OP_AXPBY, OP_INIT,
   /* maths  */ OP_GEMM, OP_GEMM_GROUPED, OP_NORM, OP_NORM_BWD, OP_ROPE, OP_ATTN, OP_ATTN_BWD, OP_SWIGLU, OP_SWIGLU_BWD, OP_COLSUM,
-               OP_EMBED, OP_EMBED_BWD, OP_XENT_MAX, OP_XENT_SUM, OP_XENT_STATS, OP_XENT_GRAD, OP_SUMSQ, OP_AMAX, OP_STEP_VARS, OP_ADAMW,
+               OP_EMBED, OP_EMBED_BWD, OP_XENT_MAX, OP_XENT_SUM, OP_XENT_STATS, OP_XENT_GRAD, OP_SUMSQ, OP_AMAX, OP_CHECKSUM, OP_STEP_VARS, OP_ADAMW,
   /* fp8    */ OP_QUANT, OP_GEMM_FP8,
   /* collectives; all take struct coll */
                OP_ALL_GATHER, OP_REDUCE_SCATTER, OP_ALL_REDUCE, OP_BROADCAST, OP_SEND, OP_RECV, OP_ALL_TO_ALL,
@@ -82,6 +82,9 @@ struct op_sumsq { const void *x; int64_t n; enum dtype t; double weight; double 
 /* dst[0] = max |x|, NaN left out: for scaled types. */
 struct op_amax { const void *x; int64_t n; enum dtype t; float *dst; };
 
+/* sum[0] += sum over i < n of checksum_term (bits of x[i], i), modulo 2^64 (checksum.h): the same on every device. Types of 1, 2, 4 and 8 bytes. */
+struct op_checksum { const void *x; int64_t n; enum dtype t; uint64_t *sum; };
+
 /* ---- 8-bit products ----
    A tensor in 8 bits is codes and a unit: x ~ code * unit. The unit is the smallest power of two (2^-126 to 2^126) by which max |x| does not leave the type's range. So scaling
    itself is exact, and how a value rounds does not depend on the rest of its tensor, but for those 2^14 (E4M3) or 2^30 (E5M2) times smaller than the largest: cutting a
@@ -98,11 +101,14 @@ struct op_gemm_fp8 { int64_t m, n, k; const void *a, *b; const float *a_unit, *b
 /* The scalars of a step, on the device, so that no launch holds a number that changes with the step. All F64. */
 struct step_vars {
   double lr, clip;                        /* in, copied from the host each step; clip 0 = off */
+  double loss_limit, norm_limit;          /* in, alike: above these the step is a spike; 0 = none is */
   double sumsq, bad, loss, tokens;        /* in: sums over the world: |sum of token gradients|^2, values not finite, sum of losses, valid tokens */
-  double norm, scale, skip;               /* out: sqrt (sumsq) / tokens; factor for gradients (clip and 1 / tokens); 1 = leave the state alone */
+  double norm, scale, skip;               /* out: sqrt (sumsq) / tokens; factor for gradients (clip and 1 / tokens); 1 or STEP_SPIKE = leave the state alone */
   double b1t, b2t, updates;               /* state: beta1^t, beta2^t (start at 1), optimizer steps taken; checkpoints keep `updates` */
 };
-/* From the inputs of vars: the outputs, and (unless skipped) the state moves on by one update. skip = bad > 0 or norm not finite or tokens == 0. scale = min (1, clip / norm) / tokens. */
+/* From the inputs of vars: the outputs, and (unless skipped) the state moves on by one update. skip = bad > 0 or norm not finite or tokens == 0; STEP_SPIKE where
+   loss / tokens > loss_limit or norm > norm_limit. scale = min (1, clip / norm) / tokens. */
+enum { STEP_SPIKE = 2 };
 struct op_step_vars { struct step_vars *vars; double beta1, beta2; };
 /* Unless vars->skip: g = grad * scale; m, v as usual; master -= lr (mhat / (sqrt (vhat) + eps) + decay * master); weight (NULL or BF16 / F32 [n], type wt) = master rounded.
    Skipped: nothing changes (weight is still written). Arithmetic per element in fp32, source Loshchilov & Hutter 2019. */
@@ -126,7 +132,7 @@ struct op {
     struct op_copy copy; struct op_zero zero; struct op_axpby axpby; struct op_init init; struct op_gemm gemm; struct op_gemm_grouped grouped;
     struct op_norm norm; struct op_norm_bwd norm_bwd; struct op_rope rope; struct op_attn attn; struct op_attn_bwd attn_bwd; struct op_swiglu swiglu;
     struct op_swiglu_bwd swiglu_bwd; struct op_colsum colsum; struct op_embed embed; struct op_embed_bwd embed_bwd; struct op_xent xent; struct op_sumsq sumsq;
-    struct op_amax amax; struct op_step_vars step_vars; struct op_adamw adamw; struct op_quant quant;
+    struct op_amax amax; struct op_checksum checksum; struct op_step_vars step_vars; struct op_adamw adamw; struct op_quant quant;
     struct op_gemm_fp8 gemm_fp8; struct op_coll coll;
   };
 };

@@ -124,6 +124,26 @@ static void tell_lines (struct plan_stage *o, const struct role *r)
     }
 }
 
+/* What a replica check sends and takes, one operation after the other. After all else: the role's counters and trace are used up. */
+static void tell_check (struct plan_stage *o, struct role *r)
+{
+  int64_t n;
+  struct dev *d = &r->d;
+  o->checks = 0;
+  o->check_seconds = 0;
+  if (!r->c.run.replica_check_steps) return;
+  for (int k = 0; k < GROUP_N; k++)
+    if (head_of (r, k)) memset (&head_of (r, k)->stat, 0, sizeof (struct group_stat));
+  sim_trace (d, true);
+  replicas_agree (&r->s.replicas);
+  const struct sim_item *x = sim_items (d, &n);
+  for (int64_t i = 0; i < n; i++) o->check_seconds += x[i].seconds;
+  for (int k = 0; k < GROUP_N; k++) {
+    const struct coll_stat *s = head_of (r, k) ? &head_of (r, k)->stat.kind[OP_ALL_GATHER - OP_COLL_FIRST] : NULL;
+    if (s && s->calls) o->check[o->checks++] = (struct plan_line) { .group = k, .op = OP_ALL_GATHER, .calls = s->calls, .bytes = s->bytes };
+  }
+}
+
 int plan_rank (struct plan_stage *out, const struct conf *c, const struct machine *m, const struct mesh_shape *s, int rank, int64_t memory, struct err *e)
 {
   struct role *r = xalloc (sizeof *r, "role");
@@ -135,6 +155,7 @@ int plan_rank (struct plan_stage *out, const struct conf *c, const struct machin
     tell_memory (out, r);
     tell_groups (out, r);
     tell_lines (out, r);
+    tell_check (out, r);
   }
   role_close (r);
   xfree (r);
@@ -315,6 +336,7 @@ static int make_times (struct plan *p, const struct plan_want *w, struct err *e)
   for (int i = 0; i < p->stages && !rc && (exact || w->quick); i++) tell_lines (&p->stage[i], &l.role[i]);
   if (!rc && !exact && !w->quick) rc = count_lines (p, e);
   if (!rc) take_times (p, &l);
+  for (int i = 0; i < p->stages && !rc; i++) tell_check (&p->stage[i], &l.role[i]);
   line_close (&l);
   return rc;
 }

@@ -45,6 +45,7 @@ struct plan_stage {
   struct plan_group group[GROUP_N];
   double compute, exposed, bubble;       /* seconds of the step on the compute queue: busy; waiting for bytes on a link; waiting for another stage */
   double flops;
+  int checks; struct plan_line check[4]; double check_seconds;   /* of a replica check: collectives; all of it, alone. 0: run.replica_check_steps is */
   int spans; struct plan_span *span;     /* owned; by begin. Lane 0 always, the others with plan_want.trace */
 };
 

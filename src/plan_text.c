@@ -100,6 +100,17 @@ static void lines (const struct plan *p, FILE *f)
   fprintf (f, "\n");
 }
 
+static void check (const struct plan *p, FILE *f)
+{
+  double bytes = 0, seconds = 0;
+  char t[24], u[24];
+  if (!p->c.run.replica_check_steps) return;
+  for (int i = 0; i < p->stages; i++) seconds = MAX (seconds, p->stage[i].check_seconds);
+  for (int i = 0; i < p->stage[0].checks; i++) bytes += (double) p->stage[0].check[i].bytes;
+  if (!p->stage[0].checks) fprintf (f, "replica check: nothing is held by several ranks of stage 0\n\n");
+  else fprintf (f, "replica check: each %lld steps, %s, a GPU sends %s\n\n", (long long) p->c.run.replica_check_steps, plan_seconds (seconds, t), plan_gb (bytes, u));
+}
+
 static void times (const struct plan *p, FILE *f)
 {
   char t[24];
@@ -181,6 +192,7 @@ void plan_print (const struct plan *p, FILE *f)
   fprintf (f, "\n");
   memory (p, f);
   lines (p, f);
+  check (p, f);
   times (p, f);
   ranking (p, f);
   for (int i = 0; i < p->notes; i++) fprintf (f, "%s- %s\n", i ? "" : "\n", p->note[i]);

@@ -222,7 +222,7 @@ static int sample (struct job *j, const char *dir, int argc, char **argv, struct
 {
   struct want w;
   char yaml[STR + 32], *fitted[48];
-  int64_t step, tokens;
+  struct place_in_data at = { 0 };
   if (!dir) return user_err (e, "which run? pretrain sample RUN_DIR");
   snprintf (yaml, sizeof yaml, "%s/config.yaml", dir);
   int n = -1, bad = take_options (&w, &argc, argv, e);
@@ -235,7 +235,8 @@ static int sample (struct job *j, const char *dir, int argc, char **argv, struct
   if (t && t->vocab > j->c.arch.vocab)
     bad = user_err (e, "the tokenizer %s has %lld ids, the model %lld: it is of another model", j->c.data.tokenizer, (long long) t->vocab, (long long) j->c.arch.vocab);
   if (mesh_agree (&j->m, bad, e)) return tokenizer_close (t), -1;
-  int found = state_resume (j, NULL, dir, &step, &tokens, e), rc = found < 0 ? -1 : 0;
+  int found = state_resume (j, NULL, &at, dir, e), rc = found < 0 ? -1 : 0;
+  xfree (at.spike);
   if (!found) rc = user_err (e, "%s has no checkpoint yet", dir);
   else if (!rc) rc = w.logits ? dump_logits (j, &w, e) : generate (j, &w, t, e);
   tokenizer_close (t);

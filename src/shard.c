@@ -297,6 +297,13 @@ void shard_settle (struct shard *s)
   if (s->offload != OFFLOAD_NONE) offload_settle (&s->off, s->ch->q);
 }
 
+void *shard_own_weight (const struct shard *s, int unit)
+{
+  const struct ushard *u = &s->u[unit];
+  if (direct (s) && u->slot >= 0 && u->cast) return at_elem (s->slot[u->slot].mem, s->units.unit[unit].shard * s->units.shard_rank, s->t);
+  return u->weight && u->fresh ? u->weight : NULL;
+}
+
 int64_t shard_copy_bytes (const struct shard *s)
 {
   int64_t n = 0;

@@ -89,6 +89,8 @@ void shard_free (struct shard *s);
 void shard_init (struct shard *s);
 /* The compute queue goes on after offloaded updates: before master and moments are read or written from outside. */
 void shard_settle (struct shard *s);
+/* My part of UNIT's weights, type t, as it stays between steps; NULL: it does not, or it is the master itself. Local. */
+void *shard_own_weight (const struct shard *s, int unit);
 /* Forget gathered weights (after init, load, optimizer). */
 void shard_stale (struct shard *s);
 

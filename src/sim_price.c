@@ -31,6 +31,7 @@ static double touched (const struct op *o)
   case OP_XENT_GRAD:  return mul (o->xent.n, o->xent.ld) * size (o->xent.t) * (o->xent.grad ? 2 : 0);
   case OP_SUMSQ:      return (double) o->sumsq.n * size (o->sumsq.t);
   case OP_AMAX:       return (double) o->amax.n * size (o->amax.t);
+  case OP_CHECKSUM:   return (double) o->checksum.n * size (o->checksum.t);
   case OP_QUANT:      return mul (o->quant.rows, o->quant.cols) * (size (o->quant.t) + (o->quant.q ? 1 : 0) + (o->quant.qt ? 1 : 0));
   case OP_ADAMW:      return (double) o->adamw.n * (6 * 4 + size (o->adamw.gt) + (o->adamw.weight ? size (o->adamw.wt) : 0));
   default:            return 0;
@@ -59,7 +60,7 @@ static double price (const struct machine *m, const struct op *o)
 
 double sim_price (const struct machine *m, const struct op *o, bool host, bool over_pcie)
 {
-  if (over_pcie) return touched (o) / 2 / m->pcie + m->launch;
+  if (over_pcie) return touched (o) / (o->kind == OP_COPY ? 2 : 1) / m->pcie + m->launch;
   if (host) return touched (o) / (m->host_bandwidth / m->gpus);
   return price (m, o) * m->system;
 }

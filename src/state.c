@@ -84,11 +84,22 @@ static int load_from (struct job *j, struct ckpt_state *s, struct err *e)
   if (!found) return user_err (e, "load.from: %s has no checkpoint", from);
   if (found < 0 || ckpt_load (s, folder ? path : from, j->c.load.weights_only, e)) return -1;
   say (SAY_INFO, "began from %s, step %lld%s", folder ? path : from, (long long) s->step, j->c.load.weights_only ? ", its weights alone" : "");
-  if (j->c.load.weights_only) s->step = s->tokens = 0, s->updates = 0;
+  if (!j->c.load.weights_only) return 1;
+  s->step = s->tokens = 0, s->updates = 0;
+  xfree (s->spike_read);
+  s->spike_read = NULL;
   return 1;
 }
 
-int state_resume (struct job *j, struct saver *copy, const char *dir, int64_t *step, int64_t *tokens, struct err *e)
+/* What was loaded is the state of now. */
+static void adopt (struct job *j, const struct ckpt_state *s, struct place_in_data *at)
+{
+  *at = (struct place_in_data) { s->step, s->tokens, s->spike_read };
+  step_set_updates (&j->s, s->updates);
+  shard_stale (&j->s.sh);
+}
+
+int state_resume (struct job *j, struct saver *copy, struct place_in_data *at, const char *dir, struct err *e)
 {
   struct ckpt_state s = state_of (j, 0, 0);
   bool through = !s.lay && copy && copy->copy;
@@ -101,11 +112,27 @@ int state_resume (struct job *j, struct saver *copy, const char *dir, int64_t *s
   }
   if (found <= 0) return found;
   if (through) copy_back (copy, kinds);
-  *step = s.step;
-  *tokens = s.tokens;
-  step_set_updates (&j->s, s.updates);
-  shard_stale (&j->s.sh);
+  adopt (j, &s, at);
   return own ? STATE_OWN : STATE_OTHER;
+}
+
+/* Nothing works on the state any more. */
+static void settle (struct job *j)
+{
+  shard_settle (&j->s.sh);
+  j->d.ops->drain (&j->d);
+}
+
+int state_back (struct job *j, struct saver *copy, struct place_in_data *at, const char *path, struct err *e)
+{
+  struct ckpt_state s = state_of (j, 0, 0);
+  bool through = !s.lay && copy && copy->copy;
+  settle (j);
+  if (through) s.lay = lay_copied, s.ctx = copy;
+  if (ckpt_load (&s, path, false, e)) return -1;
+  if (through) copy_back (copy, CKPT_KINDS);
+  adopt (j, &s, at);
+  return 0;
 }
 
 /* ---- saving ---- */
@@ -188,23 +215,18 @@ static int spare_cores (const struct job *j)
   return computing ? MIN (4, MAX (1, all - computing)) : 0;
 }
 
-/* Nothing works on the state any more. */
-static void settle (struct job *j)
+int saver_save (struct saver *s, const struct place_in_data *at, bool last, struct err *e)
 {
-  shard_settle (&j->s.sh);
-  j->d.ops->drain (&j->d);
-}
-
-int saver_save (struct saver *s, int64_t step, int64_t tokens, bool last, struct err *e)
-{
+  int64_t step = at->step;
   struct job *j = s->j;
   if (s->v) say (SAY_INFO, "the checkpoint of step %lld is still being written at step %lld: training waits for it", (long long) s->step, (long long) step);
   if (saver_finish (s, e)) return -1;
   base_phase ("save");
   bool behind = s->copy && !last;
   char *text = conf_text (&j->c);
-  struct ckpt_state state = state_of (j, step, tokens);
+  struct ckpt_state state = state_of (j, step, at->tokens);
   state.config = text;
+  state.spike = at->spike;
   state.updates = step_updates (&j->s);
   bool through = s->copy && (behind || !state.see);   /* the copy's memory */
   if (through) state.get = get_copied, state.see = see_copied, state.ctx = s;

@@ -60,6 +60,7 @@ static void layout (struct step *s)
     for (int l = 0; l < s->chunk[k].layers; l++) keep &= s->keep[MAX (s->chunk[k].first, 1) + l];
   }
   shard_layout (&s->sh, &s->A);
+  replicas_layout (&s->replicas, &s->A);
   blocks_layout (&s->b, &s->A, keep, embed, head, s->split);
   for (int k = 0; k < s->chunks; k++) layout_chunk (s, &s->chunk[k], k);
   for (int i = 0; i < RING; i++) {
@@ -69,7 +70,7 @@ static void layout (struct step *s)
   chans_layout (&s->ch, &s->A, s->group_n, s->c->sharding.reduce_dtype != s->c->sharding.grad_dtype);
   s->queue_work = arena_take (&s->A, MEM_WORK, SPACE_DEVICE, s->queue_bytes = queue_bytes (s));
   s->rope = arena_tensor (&s->A, MEM_WORK, g->seq * g->head_dim, DT_F32);
-  s->host_in = arena_take (&s->A, MEM_STAGE, SPACE_PINNED, 2 * sizeof (double));
+  s->host_in = arena_take (&s->A, MEM_STAGE, SPACE_PINNED, 4 * sizeof (double));
   s->host_out = arena_take (&s->A, MEM_STAGE, SPACE_PINNED, sizeof *s->host_out);
 }
 
@@ -232,6 +233,7 @@ static int shape (struct step *s, const struct conf *c, const struct mesh *m, st
 
   int member[m->size], me;
   for (int k = 0; k < GROUP_N; k++) s->group_n[k] = group_used (s, k) ? mesh_group (&m->shape, m->rank, k, member, &me) : 1;
+  replicas_make (&s->replicas, &s->sh, s->group_n);
   fit (s, measure);
   return 0;
 }
@@ -330,6 +332,7 @@ void step_close (struct step *s)
     }
     o->event_close (s->d, s->end);
   }
+  replicas_free (&s->replicas);
   shard_free (&s->sh);
   if (s->q) {
     chans_close (&s->ch);
@@ -610,11 +613,13 @@ static void run (struct step *s, const struct sched *sc, const struct host_batch
   }
 }
 
-static void begin (struct step *s, double lr)
+static void begin (struct step *s, double lr, bool train)
 {
   s->host_in[0] = lr;
   s->host_in[1] = s->c->optimizer.clip;
-  dev_op (s->d, s->q, OP_COPY, copy, .dst = &s->sh.vars->lr, .src = s->host_in, .bytes = 2 * sizeof (double));
+  s->host_in[2] = train ? s->loss_limit : 0;
+  s->host_in[3] = train ? s->norm_limit : 0;
+  dev_op (s->d, s->q, OP_COPY, copy, .dst = &s->sh.vars->lr, .src = s->host_in, .bytes = 4 * sizeof (double));
   dev_op (s->d, s->q, OP_ZERO, zero, .dst = &s->sh.vars->sumsq, .bytes = 4 * sizeof (double));
 }
 
@@ -627,19 +632,19 @@ static void finish (struct step *s, struct step_result *r)
   s->d->ops->phase (s->d, s->q, PHASE_NONE, 0);
   s->d->ops->record (s->d, s->q, s->end);
   s->d->ops->fetch (s->d, s->end, &v, s->host_out, sizeof v, &fine);
-  *r = (struct step_result) { v.loss / v.tokens, v.tokens, v.norm, v.skip != 0, v.updates };
+  *r = (struct step_result) { v.loss / v.tokens, v.tokens, v.norm, v.skip != 0, v.skip == STEP_SPIKE, v.updates };
 }
 
 void step_train (struct step *s, const struct host_batch *batch, double lr, struct step_result *r)
 {
-  begin (s, lr);
+  begin (s, lr, true);
   run (s, &s->train, batch);
   finish (s, r);
 }
 
 void step_eval (struct step *s, const struct host_batch *batch, struct step_result *r)
 {
-  begin (s, 0);
+  begin (s, 0, false);
   run (s, &s->eval, batch);
   if (s->ch.c[GROUP_WORLD].g) chan_reduce (&s->ch, GROUP_WORLD, &s->sh.vars->sumsq, 4, DT_F64, DT_F64, false);
   chan_wait (&s->ch, GROUP_WORLD);

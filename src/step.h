@@ -5,6 +5,7 @@
 #define STEP_H
 #include "layer.h"
 #include "mesh.h"
+#include "replica.h"
 #include "sched.h"
 #include "shard.h"
 
@@ -15,7 +16,8 @@ struct step_result {
   double loss;        /* mean over the valid tokens of the global batch */
   double tokens;      /* valid tokens */
   double norm;        /* gradient norm before clipping */
-  bool   skipped;     /* a value was not finite, on any rank: nothing changed */
+  bool   skipped;     /* a value was not finite, on any rank, or is a spike: nothing changed */
+  bool   spike;       /* the latter */
   double updates;     /* optimizer steps taken so far */
 };
 
@@ -37,6 +39,7 @@ struct step {
   struct chans ch;
   int group_n[GROUP_N];                      /* members of the groups that are used */
   struct shard sh;
+  struct replicas replicas;                  /* run.replica_check_steps */
   struct blocks b;
   struct sched train, eval;
   int pp, stage, tp, tp_rank, dp, dp_rank;   /* dp: all data ranks (replicas x shards) */
@@ -47,7 +50,8 @@ struct step {
   int *keep;                                 /* [layers + 1] what each layer keeps (keep.h), from 1 */
   int *slot_f, *slot_b;                      /* [chunks * mbs] ring buffer of each micro-batch */
   void *queue_work; int64_t queue_bytes;
-  double *host_in;                           /* pinned: lr, clip */
+  double *host_in;                           /* pinned: lr, clip, limits */
+  double loss_limit, norm_limit;             /* of the training steps to come (struct step_vars); 0: none */
   struct step_vars *host_out;                /* pinned */
   struct event *end;
   float *rope;

@@ -5,6 +5,7 @@
 #include "metrics.h"
 #include "observe.h"
 #include "opt.h"
+#include "spike.h"
 #include "state.h"
 #include "stop.h"
 #include "train.h"
@@ -27,6 +28,8 @@ struct run {
   bool evaluated;            /* since the last step */
   struct saver saver;
   int64_t step, tokens;      /* done */
+  struct spike spike;
+  int64_t checked;           /* step of the last replica check, which found nothing; 0: none */
   int bad_steps;             /* skipped in a row */
   bool own;                  /* run.dir is ours to write */
   bool kept;                 /* the state is that of a checkpoint in run.dir */
@@ -104,16 +107,36 @@ static int refuse_old (struct run *r, struct err *e)
   return found ? -1 : 0;
 }
 
+/* The run is where AT says, whose text is freed. BACK: in its midst. Local: the same on all ranks. */
+static int stand (struct run *r, struct place_in_data *at, bool back, struct err *e)
+{
+  r->step = at->step;
+  r->tokens = at->tokens;
+  int bad = spike_take (&r->spike, at->spike, back);
+  xfree (at->spike);
+  return bad ? world_err (e, "what the checkpoint of step %lld says of spikes is damaged (attribute spike)", (long long) r->step) : 0;
+}
+
+static int save (struct run *r, bool last, struct err *e)
+{
+  struct place_in_data at = { r->step, r->tokens, spike_text (&r->spike) };
+  int rc = saver_save (&r->saver, &at, last, e);
+  xfree (at.spike);
+  return rc;
+}
+
 /* The newest good checkpoint, or initial weights. Collective. */
 static int restore (struct run *r, struct err *e)
 {
   base_phase ("load");
   if (!r->j.c.run.resume && refuse_old (r, e)) return -1;
   if (r->j.c.run.resume) {
-    int found = state_resume (&r->j, &r->saver, r->j.c.run.dir, &r->step, &r->tokens, e);
+    struct place_in_data at = { 0 };
+    int found = state_resume (&r->j, &r->saver, &at, r->j.c.run.dir, e);
     if (found < 0) return -1;
     if (found) {
       r->kept = found == STATE_OWN;
+      if (stand (r, &at, false, e)) return -1;
       say (SAY_INFO, "resumed at step %lld (%lld tokens)", (long long) r->step, (long long) r->tokens);
       return 0;
     }
@@ -208,6 +231,81 @@ static void slow_down (const struct run *r)
   nanosleep (&(struct timespec) { (time_t) (ms / 1e3), (long) (fmod (ms, 1e3) * 1e6) }, NULL);
 }
 
+/* debug.spike_batch: its targets are all a token that hardly occurs. */
+static void make_spike (struct run *r)
+{
+  int32_t rare = (int32_t) r->j.c.arch.vocab - 2;
+  for (int a = 0; a < r->j.s.mbs; a++)
+    for (int64_t i = 0; i < r->j.s.b.g.n; i++)
+      if (r->batch[a].target[i] >= 0) r->batch[a].target[i] = rare;
+}
+
+/* Do the ranks that hold the same state hold the same bits? -1 with the sentence. Collective. */
+static int check_replicas (struct run *r, bool flip, struct err *e)
+{
+  struct job *j = &r->j;
+  struct replicas *p = &j->s.replicas;
+  base_phase ("replica check");
+  if (flip && j->c.debug.flip_rank == j->m.rank && !replicas_flip (p, (enum replica_kind) j->c.debug.flip_kind, j->c.debug.flip_tensor))
+    say_all (SAY_WARN, "debug.flip_tensor: this rank holds no such in common with others");
+  bool mine = replicas_agree (p);
+  int differ = !mine;
+  MPI_Request q;
+  MPI_Iallreduce (MPI_IN_PLACE, &differ, 1, MPI_INT, MPI_MAX, j->m.world, &q);
+  wait_all (1, &q);
+  if (differ) return replicas_tell (p, &j->m, mine, r->step, r->checked, e);
+  r->checked = r->step;
+  return 0;
+}
+
+/* The newest checkpoint, but before those that were made because the run was to stop: to go back to the same place as a run that was not stopped. 1, 0: there is none, -1. Collective. */
+static int back_to (struct run *r, char path[static CKPT_PATH], struct err *e)
+{
+  const struct conf *c = &r->j.c;
+  char newest[CKPT_PATH];
+  int64_t step, below = INT64_MAX;
+  int rc = ckpt_newest (c->run.dir, r->j.m.world, below, newest, &step, e);
+  if (rc <= 0) return rc;
+  memcpy (path, newest, CKPT_PATH);
+  while (c->run.save_every && step % c->run.save_every) {
+    below = step;
+    if (ckpt_newest (c->run.dir, r->j.m.world, below, newest, &step, e) <= 0) return 1;
+    if (step % c->run.save_every == 0) memcpy (path, newest, CKPT_PATH);
+  }
+  return 1;
+}
+
+/* The step just done is a spike, its update was left out. Returns 1 if the run went back, 0, -1 with the sentence. Collective. */
+static int on_spike (struct run *r, const struct step_result *out, int64_t batch, struct err *e)
+{
+  struct metrics_spike s = { "skip", r->step, batch, -1, out->loss, out->norm, 0, 0 };
+  char path[CKPT_PATH];
+  int64_t from = r->step;
+  spike_scores (&r->spike, out->loss, out->norm, &s.z_loss, &s.z_norm);
+  say (SAY_WARN, "step %lld is a spike: loss %.4f (%.1f standard deviations above the last %lld steps), gradient norm %.3f (%.1f)", (long long) from, out->loss, s.z_loss,
+       (long long) r->spike.n, out->norm, s.z_norm);
+  observe_spike (r->seen, &s);
+  if (spike_hit (&r->spike, batch, e)) return -1;
+  if (r->j.c.spike.action == SPIKE_SKIP) return say (SAY_WARN, "its update is left out (spike.action)"), 0;
+  if (saver_finish (&r->saver, e)) return -1;
+  base_phase ("rollback");
+  int found = r->j.c.run.save ? back_to (r, path, e) : 0;
+  if (found < 0) return -1;
+  if (!found) return say (SAY_WARN, "its update is left out: there is no checkpoint to go back to"), 0;
+  struct place_in_data at = { 0 };
+  if (state_back (&r->j, &r->saver, &at, path, e)) return -1;
+  int64_t first = spike_batch (&r->spike, at.step + 1);
+  if (stand (r, &at, true, e)) return -1;
+  spike_leave_out (&r->spike, first, batch);
+  s.action = "rollback";
+  s.back_to = r->step;
+  observe_back (r->seen, r->step);
+  observe_spike (r->seen, &s);
+  r->bad_steps = 0;
+  say (SAY_WARN, "back to %s; batches %lld to %lld are left out (spike.action)", path, (long long) first, (long long) batch);
+  return 1;
+}
+
 /* One step with what belongs to it. Returns 0 to go on, an exit code + 1 to end, -1 with the sentence. Collective. */
 static int one_step (struct run *r, struct err *e)
 {
@@ -218,11 +316,14 @@ static int one_step (struct run *r, struct err *e)
   snprintf (phase, sizeof phase, "step %lld", (long long) r->step + 1);
   base_phase (phase);
   observe_begin (r->seen);
-  int failed = fill (r, r->train, r->step + 1, INT64_MAX, e);
+  int64_t batch = spike_batch (&r->spike, r->step + 1);
+  int failed = fill (r, r->train, batch, INT64_MAX, e);
+  if (c->debug.spike_batch == batch) make_spike (r);
   slow_down (r);
   r->j.s.poison = c->debug.nan_rank == r->j.m.rank && c->debug.nan_step == r->step + 1;
   bool dumps = c->debug.dump[0] && r->step + 1 == c->debug.dump_step;
   if (dumps) dump (r, "init", false, 1);
+  spike_limits (&r->spike, &r->j.s.loss_limit, &r->j.s.norm_limit);
   observe_train (r->seen);
   step_train (&r->j.s, r->batch, lr, &out);
   observe_lap (r->seen, LAP_STEP);
@@ -233,10 +334,16 @@ static int one_step (struct run *r, struct err *e)
   watch_step (++r->step);
   r->kept = false;
   r->tokens += c->train.global_batch * c->train.seq_len;
-  r->bad_steps = out.skipped ? r->bad_steps + 1 : 0;
-  if (out.skipped) say (SAY_WARN, "step %lld skipped: the gradient is not finite (%d in a row)", (long long) r->step, r->bad_steps);
+  bool bad = out.skipped && !out.spike;
+  r->bad_steps = bad ? r->bad_steps + 1 : 0;
+  if (!out.skipped) spike_add (&r->spike, out.loss, out.norm);
+  if (bad) say (SAY_WARN, "step %lld skipped: the gradient is not finite (%d in a row)", (long long) r->step, r->bad_steps);
   if (dumps) dump (r, "grad", true, 1 / out.tokens);
   observe_end (r->seen, r->step, !r->evaluated);
+  if (out.spike) {
+    int back = on_spike (r, &out, batch, e);
+    if (back) return back < 0 ? -1 : 0;
+  }
   bool last = r->step == c->train.steps;
   enum stop_why stop = v.stop;
   bool due = r->valid && c->eval.batches && (last || (c->eval.every && r->step % c->eval.every == 0));
@@ -250,8 +357,10 @@ static int one_step (struct run *r, struct err *e)
     return user_err (e, "diverged: %d steps in a row had values that are not finite (train.max_bad_steps), the last good step is %lld", r->bad_steps, (long long) r->step - r->bad_steps),
            e->code = EXIT_DIVERGED, -1;
   if (!v.busy && saver_next (&r->saver, e)) return -1;
-  if (c->run.save && (last || stop || (c->run.save_every && r->step % c->run.save_every == 0)))
-    if (saver_save (&r->saver, r->step, r->tokens, last || stop, e)) return -1;
+  bool saves = c->run.save && (last || stop || (c->run.save_every && r->step % c->run.save_every == 0)), flip = c->debug.flip_step == r->step;
+  if (c->run.replica_check_steps && (saves || r->step % c->run.replica_check_steps == 0 || flip) && check_replicas (r, flip, e)) return -1;
+  if (saves)
+    if (save (r, last || stop, e)) return -1;
   observe_lap (r->seen, LAP_SAVE);
   return stop && !last ? stopped (r, stop) : 0;
 }
@@ -261,7 +370,7 @@ static int stop_at_start (struct run *r, struct err *e)
 {
   enum stop_why why = stop_agreed (&r->j.m, -1);
   if (!why) return 0;
-  if (r->j.c.run.save && !r->kept && saver_save (&r->saver, r->step, r->tokens, true, e)) return -1;
+  if (r->j.c.run.save && !r->kept && save (r, true, e)) return -1;
   return stopped (r, why);
 }
 
@@ -309,6 +418,7 @@ static int train (struct run *r, const char *yaml, int argc, char **argv, struct
 {
   const struct conf *c = &r->j.c;
   if (job_options (&r->j, yaml, argc, argv, e)) return -1;
+  if (spike_open (&r->spike, c, e)) return -1;
   stop_open (c->run.dir, c->run.max_minutes);
   watch_open (&r->j.m, c->run.watchdog);
   if (open_data (r, e) || job_start (&r->j, e) || prepare_dir (r, e)) return -1;
@@ -327,7 +437,7 @@ static int train (struct run *r, const char *yaml, int argc, char **argv, struct
   int rc = r->step < c->train.steps ? stop_at_start (r, e) : 0;
   while (!rc && r->step < c->train.steps) {
     rc = one_step (r, e);
-    if (fresh && r->step == 1 && rc >= 0) tune_share (&r->j);
+    if (fresh && r->step == 1 && rc >= 0) tune_share (&r->j), fresh = false;
   }
   if (rc >= 0 && r->here) observe_report (r->seen);
   return rc;
@@ -381,6 +491,7 @@ int train_main (int argc, char **argv)
   observe_close (r->seen);
   if (r->batch) dev_release (&r->j.d, MEM_STAGE, SPACE_PINNED, r->batch[0].ids, r->j.s.mbs * r->j.s.b.g.n * 16);
   xfree (r->batch);
+  spike_close (&r->spike);
   if (r->train) data_close (r->train);
   if (r->valid) data_close (r->valid);
   code = job_end (&r->j, code, rc < 0 ? &e : NULL);

@@ -108,6 +108,36 @@ static int plan_agrees (const struct tiny *t, const struct conf *c, int rank, in
   return 0;
 }
 
+/* A replica check finds nothing after these steps, and sends what formula and plan say. */
+static int check_agrees (struct tiny *t, const struct conf *c, int rank, int64_t memory)
+{
+  struct machine m = { .gpus = WORLD_MAX, .memory = (double) memory, .bandwidth = 1, .stream = 1, .peak = { 1, 1 }, .gemm = { .best = 1 }, .attn = { 1, 1, 1 }, .nvlink = 1, .pcie = 1,
+    .nics = 1, .nic_bandwidth = 1, .nic_share = 1, .system = 1 };
+  struct ledger l;
+  struct plan_stage p;
+  struct err e = { 0 };
+  struct coll_stat was[GROUP_N];
+  snprintf (m.device, sizeof m.device, "%s", t->d.ops->name);
+  for (int g = 0; g < GROUP_N; g++) was[g] = counted (&t->s, g, OP_ALL_GATHER);
+  int ok = replicas_agree (&t->s.replicas);
+  if (!ok) fprintf (stderr, "# rank %d: replicas differ\n", rank);
+  ledger_replica_check (&l, c, &t->m.shape, rank);
+  if (plan_rank (&p, c, &m, &t->m.shape, rank, 0, &e)) die ("%s", e.msg);
+  for (int g = 0; g < GROUP_N; g++) {
+    struct coll_stat is = counted (&t->s, g, OP_ALL_GATHER);
+    struct ledger_line f = ledger_sum (&l, g, OP_ALL_GATHER);
+    struct plan_line x = { 0 };
+    for (int i = 0; i < p.checks; i++)
+      if ((int) p.check[i].group == g) x = p.check[i];
+    int64_t calls = is.calls - was[g].calls, bytes = is.bytes - was[g].bytes;
+    if (calls == f.calls && bytes == f.bytes && calls == x.calls && bytes == x.bytes) continue;
+    ok = 0;
+    fprintf (stderr, "# rank %d, replica check, %s: counted %lld bytes, by formula %lld, by the plan %lld\n", rank, group_name (g), (long long) bytes, (long long) f.bytes, (long long) x.bytes);
+  }
+  if (l.lines && !(p.check_seconds > 0)) ok = 0, fprintf (stderr, "# rank %d: the plan's check takes no time\n", rank);
+  return ok;
+}
+
 /* What MPI saw under G's tag went to G's members, not to me, to each the same, and is what was counted. */
 static int messages_agree (struct step *s, const struct mesh_shape *m, enum group_kind g, int rank)
 {
@@ -149,6 +179,7 @@ static int run_case (const struct conf *c, MPI_Comm comm, int rank, int64_t memo
   if (l.params != t.s.sh.units.total) fprintf (stderr, "# rank %d: P %lld, by formula %lld\n", rank, (long long) t.s.sh.units.total, (long long) l.params);
   ok = ok && l.params == t.s.sh.units.total;
   ok = plan_agrees (&t, c, rank, memory) && ok;
+  ok = check_agrees (&t, c, rank, memory) && ok;
   tiny_close (&t);
   return ok;
 }
@@ -239,7 +270,7 @@ int main (int argc, char **argv)
     MPI_Comm comm;
     int ok = 1;
     if (only && !strstr (cases[i].options, only)) continue;
-    tiny_options (&c, cases[i].options, "");
+    tiny_options (&c, cases[i].options, "--run.replica_check_steps 1");
     MPI_Comm_split (MPI_COMM_WORLD, rank < cases[i].world ? 0 : MPI_UNDEFINED, rank, &comm);
     if (rank < cases[i].world) ok = run_case (&c, comm, rank, cases[i].memory);
     tap_ok (ok, "%d ranks: %s", cases[i].world, cases[i].options);

@@ -417,7 +417,7 @@ static void other_value (const struct row *r, const struct conf *c, char out[sta
                                             { "model.head_dim", "16" },
     { "model.rope_scaling.factor", "8" }, { "data.format", "u16" }, { "run.device", "cpu" }, { "mesh.order", "pp-tp-dp" },
     { "mesh.dp_replicate", "1" }, { "mesh.tp", "2" }, { "sharding.wrap", "model" }, { "recompute.keep", "norms" }, { "pipeline.chunks", "3" },
-      { "pipeline.split", "4" }, { "run.profile", "10:12" },
+      { "pipeline.split", "4" }, { "run.profile", "10:12" }, { "data.skip", "3-7" },
     { "model.rope_scaling.high", "9" }, { "train.global_batch", "8" }, { "schedule.min_lr", "1e-5" },
       { "schedule.steps", "90" } };
   char all[256];
@@ -440,7 +440,8 @@ static void other_value (const struct row *r, const struct conf *c, char out[sta
 static void each_row (void)
 {
   const struct conf base = *load ("model: {base: tiny, rope_scaling: {factor: 32, original: 64}}\nrun.deterministic: true\nsharding.reshard: step\n"
-    "sharding.strategy: SHARD_OPT\nsharding.cpu_offload: params\npipeline: {schedule: interleaved, chunks: 2}\nrecompute.mode: full\nschedule.type: wsd\nrun.save_error: continue\n", "");
+    "sharding.strategy: SHARD_OPT\nsharding.cpu_offload: params\npipeline: {schedule: interleaved, chunks: 2}\nrecompute.mode: full\nschedule.type: wsd\nrun.save_error: continue\n"
+    "data.skip: 4\nspike: {action: skip, watch: loss}\ndebug.flip_kind: weight\n", "");
   char *text = conf_text (&base);
   int bad_rows = 0, model_keys = 0;
   for (int i = 1; i < conf_rows; i++) {

@@ -441,6 +441,21 @@ static void test_sumsq (void)
   }
 }
 
+static void test_checksum (void)
+{
+  static const struct { enum dtype t; int64_t n, off; } c[] = { { DT_F32, 1, 0 }, { DT_F32, 1000, 1 }, { DT_BF16, 70003, 1 }, { DT_F32, 3000007, 0 }, { DT_BF16, 3000007, 3 }, { DT_F64, 5001, 1 } };
+  bool ok = true;
+  for (int i = 0; i < LEN (c); i++, again ()) {
+    struct buf x = filled (c[i].n, c[i].t, c[i].off, 3), sum = filled (1, DT_F64, 0, 1);
+    uint64_t zero = 5, got[2];   /* it is added to what is there */
+    put (&sum, &zero);
+    BOTH (OP_CHECKSUM, checksum, .x = x.p[k], .n = x.n, .t = x.t, .sum = (uint64_t *) sum.p[k]);
+    for (int k = 0; k < 2; k++) dev_get (&D[k], Q[k], &got[k], sum.p[k], 8);
+    ok = ok && got[CPU] == got[GPU];
+  }
+  tap_ok (ok, "checksum: the value of the cpu device");
+}
+
 static struct buf vars_of (double sumsq, double bad, double tokens, double clip)
 {
   struct step_vars v = { .lr = 1e-3, .clip = clip, .sumsq = sumsq, .bad = bad, .tokens = tokens, .b1t = 0.9, .b2t = 0.95,
