@@ -17,7 +17,7 @@ seq 1 60000 >text.txt
 cat >run.yaml <<'R'
 model: {dim: 1024, layers: 4, heads: 16, kv_heads: 8, ffn: 2816, vocab: 4096}
 data: {train: a.h5}
-run: {device: cuda, save: false, log_every: 10}
+run: {device: cuda, save: false, log_every: 10, deterministic: true}
 eval: {batches: 0}
 train: {seq_len: 1024, micro_batch: 4, dtype: bf16, steps: 20}
 debug: {shared_gpu: true}
