@@ -476,6 +476,14 @@ static void test_adamw (void)
     struct buf v = vars_of (vars[i][0], vars[i][1], vars[i][2], vars[i][3]);
     look (&v);
   }
+  static const double limits[][2] = { { 2, 0 }, { 4, 0 }, { 0, 0.1 }, { 0, 9 }, { 4, 9 } };   /* loss 3, norm 0.2 */
+  for (int i = 0; i < LEN (limits); i++, again ()) {
+    struct step_vars h = { .lr = 1e-3, .sumsq = 4, .loss = 30, .tokens = 10, .b1t = 0.9, .b2t = 0.95, .loss_limit = limits[i][0], .norm_limit = limits[i][1] };
+    struct buf v = raw (sizeof h / 8, DT_F64, 0);
+    put (&v, &h);
+    BOTH (OP_STEP_VARS, step_vars, .vars = (struct step_vars *) v.p[k], .beta1 = 0.9, .beta2 = 0.95);
+    look (&v);
+  }
   point ("step variables", DT_F64, 0);
   EACH_TYPE (gt) {
     EACH_TYPE (wt) for (int i = 0; i < LEN (c); i++, again ()) {
@@ -626,6 +634,7 @@ int main (int argc, char **argv)
   test_repeat ();
   test_xent ();
   test_sumsq ();
+  test_checksum ();
   test_adamw ();
   test_quant ();
   test_gemm_fp8 ();

@@ -148,6 +148,14 @@ static void test_step_vars (void)
     OP (OP_STEP_VARS, step_vars, .vars = v, .beta1 = 0.9, .beta2 = 0.95);
     tap_ok (h->skip == 1 && h->updates == 2 && h->b1t == 0.9 * 0.9, "skip %d leaves the state alone", i);
   }
+  static const struct { double loss, norm, bad, skip; } limit[] = { { 2.9, 0, 0, STEP_SPIKE }, { 3, 0, 0, 0 }, { 0, 0.49, 0, STEP_SPIKE }, { 0, 0.5, 0, 0 }, { 2.9, 0.49, 1, 1 }, { 0, 0, 0, 0 } };
+  double updates = 2;
+  for (int i = 0; i < LEN (limit); i++) {   /* loss 3, norm 0.5 */
+    h->sumsq = 4, h->loss = 12, h->tokens = 4, h->bad = limit[i].bad, h->loss_limit = limit[i].loss, h->norm_limit = limit[i].norm;
+    OP (OP_STEP_VARS, step_vars, .vars = v, .beta1 = 0.9, .beta2 = 0.95);
+    updates += limit[i].skip == 0;
+    tap_ok (h->skip == limit[i].skip && h->updates == updates, "limits of loss %g and norm %g, %g not finite: skip %g", limit[i].loss, limit[i].norm, limit[i].bad, limit[i].skip);
+  }
 }
 
 static void adamw_case (int64_t n, enum dtype gt, enum dtype wt, bool weight)
