@@ -72,6 +72,9 @@ void ckpt_prune (const char *run_dir, int64_t keep);
 int ckpt_verify (const char *path, struct err *e);
 int verify_main (int argc, char **argv);   /* `pretrain verify CHECKPOINT...`: argv[0] is the command's name; returns the exit code */
 
+/* The version of the HDF5 library, "1.10.8". */
+void ckpt_library (char out[static 32]);
+
 /* What the file says about itself; the texts are xalloc'd, NULL where there is none. */
 struct ckpt_head { int64_t step, tokens; double updates; char *config, *mesh, *program, *spike; int ranks; enum dtype moments; };
 int  ckpt_head_read (const char *path, struct ckpt_head *h, struct err *e);   /* local */

@@ -197,3 +197,9 @@ hid_t h5_rank_dataset (hid_t file, int kind, int64_t rank)
   return H5Dopen2 (file, name, H5P_DEFAULT);
 }
 
+void ckpt_library (char out[static 32])
+{
+  unsigned a = 0, b = 0, c = 0;
+  H5get_libversion (&a, &b, &c);
+  snprintf (out, 32, "%u.%u.%u", a, b, c);
+}

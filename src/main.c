@@ -20,7 +20,7 @@ static const struct command {
   int (*main) (int argc, char **argv);   /* argv[0] is the command's word */
 } commands[] = {
   { "train", "RUN.yaml [--option value ...]", "train (the word may be left out); resumes by itself from the newest good checkpoint", train_main },
-  { "doctor", "--calibrate [FILE.yaml] [--device cpu]", "measure this machine for the planner (under mpiexec, as it will run)", doctor_main },
+  { "doctor", "[RUN.yaml | RUN_DIR...] | --calibrate ...", "what is wrong with this launch (under mpiexec), or with a run; measure for the planner", doctor_main },
   { "plan", "[RUN.yaml] --gpus N --machine NAME ...", "what a run will cost, and which mesh is best; pretrain plan --help", plan_main },
   { "tokenize", "[--tokenizer FILE] IN.txt... OUT.h5", "text to a token file", tokenize_main },
   { "sample", "RUN_DIR [--prompt TEXT] [--tokens 200] ...", "text from a checkpoint", sample_main },

@@ -421,7 +421,7 @@ static int train (struct run *r, const char *yaml, int argc, char **argv, struct
   if (spike_open (&r->spike, c, e)) return -1;
   stop_open (c->run.dir, c->run.max_minutes);
   watch_open (&r->j.m, c->run.watchdog);
-  if (open_data (r, e) || job_start (&r->j, e) || prepare_dir (r, e)) return -1;
+  if (open_data (r, e) || prepare_dir (r, e) || job_start (&r->j, e)) return -1;   /* the folder first: a run that does not fit leaves word why */
   watch_device (&r->j.d);
   watch_dir (c->run.dir);
   saver_open (&r->saver, &r->j);
