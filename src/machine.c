@@ -67,6 +67,8 @@ static const struct key keys[] = {
   { "attention.half_seq", K_NUMBER, AT (attn.half_seq), "256" },
   { "node.gpus", K_COUNT, AT (gpus), NULL },
   { "node.nvlink", K_RATE, AT (nvlink), NULL },
+  { "node.nvlink_pair", K_RATE, AT (nvlink_pair), "0" },
+  { "node.nvlink_half", K_BYTES, AT (nvlink_half), "0" },
   { "node.nvlink_latency", K_TIME, AT (nvlink_latency), "2 us" },
   { "node.pcie", K_RATE, AT (pcie), "25 GB/s" },
   { "node.memory", K_BYTES, AT (host_memory), "1 TB" },
@@ -171,6 +173,7 @@ static int check (struct machine *m, const char *source, struct err *e)
   if (m->outside >= m->memory) return user_err (e, "%s: gpu.outside leaves nothing of gpu.memory", source);
   if (strcmp (m->device, "cuda") && strcmp (m->device, "cpu")) return user_err (e, "%s: device must be cuda or cpu, not `%s`", source, m->device);
   if (!m->nics) m->nics = m->gpus;
+  if (!(m->nvlink_pair > 0)) m->nvlink_pair = m->nvlink;
   if (!m->nic[0]) snprintf (m->nic, sizeof m->nic, "network %g Gb/s", m->nic_bandwidth * 8 / 1e9);
   return 0;
 }
@@ -316,12 +319,20 @@ static double through (const struct machine *m, int sharers, int most)
   return MIN (node / MAX (sharers, 1), most * m->nic_bandwidth * m->nic_share * MAX (1.0, (double) m->nics / m->gpus));
 }
 
+/* Seconds that BYTES take which each of N GPUs of a node sends to the others. */
+static double inside (const struct machine *m, int n, double bytes)
+{
+  double of_two = m->nvlink_pair > 0 ? m->nvlink_pair : m->nvlink, way = n > 2 && m->gpus > 2 ? MIN (1, log2 (n / 2.0) / log2 (m->gpus / 2.0)) : 0;
+  double rate = of_two + (m->nvlink - of_two) * way, filling = m->nvlink_half > 0 ? m->nvlink_half * bytes / (bytes + m->nvlink_half / 16) : 0;
+  return (bytes + filling) / rate;
+}
+
 /* A ring passes all that a rank sends over each of its links, also over the one between nodes, which the ranks of a node drive together. Small messages cost the way around;
    an all-reduce may go up and down two trees instead, whose depth is a logarithm. */
 double machine_collective (const struct machine *m, int n, int most, int span, int sharers, double bytes, int rounds, bool *tree)
 {
   bool cross = span > 1;
-  double slow = bytes / m->nvlink, outside = cross ? bytes / through (m, sharers, most) : 0;
+  double slow = inside (m, most, bytes), outside = cross ? bytes / through (m, sharers, most) : 0;
   double move = MAX (most > 1 ? slow : 0, outside);
   double inner = most > 1 ? m->nvlink_latency : 0, hops = (n - span) * inner + span * (cross ? m->nic_latency : inner);
   double ring = rounds * hops * (n - 1) / n, deep = log2 (span), trees = 2 * (deep * m->nic_latency + (most - 1) * inner);

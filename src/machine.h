@@ -29,6 +29,8 @@
 
      node.gpus           GPUs a node
      node.nvlink         bandwidth that collectives reach inside a node, a GPU and direction ("bus bandwidth" of nccl-tests); one GPU a node: any
+     node.nvlink_pair    the same between two GPUs, where it is less; groups between two and node.gpus lie between (by the logarithm of their size); default: node.nvlink
+     node.nvlink_half    bytes sent at which half of the bandwidth is reached (a collective's kernels fill the links only after a while); far below it nothing is added; default 0
      node.nvlink_latency of one hop; default 2 us
      node.pcie           host <-> device, a GPU and direction; default 25 GB/s
      node.memory         host memory of a node; default 1 TB
@@ -60,7 +62,7 @@ struct machine {
   struct { double best, half_k, half_tiles; struct gemm_point point[MACHINE_POINTS], point_fp8[MACHINE_POINTS]; int points, points_fp8; } gemm;
   struct { double forward, backward, head64, half_seq; } attn;
   int gpus;
-  double nvlink, nvlink_latency, pcie, host_memory, host_bandwidth;
+  double nvlink, nvlink_pair, nvlink_half, nvlink_latency, pcie, host_memory, host_bandwidth;
   int nics;
   double nic_bandwidth, nic_share, nic_latency;
   double comm_launch, comm_slows, step_host, system;

@@ -68,6 +68,26 @@ static void one_machine (void *ctx, const char *name)
           "%s: figures of the right size", name);
 }
 
+/* Bus bandwidths measured between two H200 (bench/RESULTS): the file's curve lies on them; eight GPUs reach more, and no size makes more bytes quicker. */
+static void check_pair (void)
+{
+  static const struct { double bytes, rate; } at[] = { { 0x1p29, 259e9 }, { 0x1p29, 263e9 }, { 0x1p25, 180e9 }, { 0x1p25, 178e9 } };   /* sent by each: half of 1 GiB and of 64 MiB */
+  struct machine m;
+  struct err e = { 0 };
+  bool tree, ok = !machine_load (&m, "h200", &e), up = true;
+  for (int i = 0; i < LEN (at); i++) {
+    double is = at[i].bytes / (m.comm_launch + machine_collective (&m, 2, 2, 1, 0, at[i].bytes, 1, &tree));
+    ok = ok && is > 0.97 * at[i].rate && is < 1.03 * at[i].rate;
+    if (!ok) fprintf (stderr, "# %g bytes: %g, measured %g\n", at[i].bytes, is, at[i].rate);
+  }
+  tap_ok (ok, "two H200: a collective's bandwidth by size is what was measured");
+  for (double b = 1; b < 1e10; b *= 1.5)
+    for (int n = 2; n <= 8; n++)
+      up = up && machine_collective (&m, n, n, 1, 0, b, 1, &tree) < machine_collective (&m, n, n, 1, 0, 1.5 * b, 1, &tree)
+           && (b < 1e9 || n == 8 || machine_collective (&m, n + 1, n + 1, 1, 0, b, 1, &tree) < machine_collective (&m, n, n, 1, 0, b, 1, &tree));
+  tap_ok (up, "more bytes take longer, more GPUs share the links better");
+}
+
 static void refused (const char *name, const char *text, const char *words)
 {
   struct machine m;
@@ -93,6 +113,7 @@ int main (int argc, char **argv)
   struct err e = { 0 };
   share_each ("networks", ".yaml", one_net, NULL);
   share_each ("machines", ".yaml", one_machine, NULL);
+  check_pair ();
   tap_ok (seen >= 5 && net_count >= 4, "%d machines, %d networks", seen, net_count);
   tap_ok (!machine_load (&m, "a100-80g-25gbe", &e) && m.nics == 1 && near (m.nic_bandwidth, 3.125e9) && strstr (m.nic, "25 Gb/s"), "25 Gb/s is 3.125 GB/s, one card a node");
   tap_ok (!machine_load (&m, "a100-80g", &e) && near (m.nic_bandwidth, 25e9) && near (m.bandwidth, 2039e9) && near (m.nic_latency, 5e-6)

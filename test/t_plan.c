@@ -214,7 +214,7 @@ static void check_bubble (void)
 {
   struct machine m;
   machine (&m, "a100-80g-ib200");
-  m.nvlink = m.nic_bandwidth = 1e18;
+  m.nvlink = m.nvlink_pair = m.nic_bandwidth = 1e18;
   m.nvlink_latency = m.nic_latency = m.comm_launch = 0;
   m.comm_slows = 1;
   m.launch = 0;
