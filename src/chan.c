@@ -30,6 +30,7 @@ void chans_open (struct chans *cs, struct dev *d, struct queue *q, bool overlap,
     c->q = d->ops->queue_open (d, QUEUE_COMM, group_name (k), NULL, 0);
     c->ready = d->ops->event_open (d);
     c->done = d->ops->event_open (d);
+    for (int i = 0; i < CHAN_MARKS && k == GROUP_TP; i++) c->mark[i] = d->ops->event_open (d);
   }
 }
 
@@ -41,6 +42,7 @@ void chans_close (struct chans *cs)
     cs->d->ops->queue_close (cs->d, c->q);
     cs->d->ops->event_close (cs->d, c->ready);
     cs->d->ops->event_close (cs->d, c->done);
+    for (int i = 0; i < CHAN_MARKS && c->mark[i]; i++) cs->d->ops->event_close (cs->d, c->mark[i]);
     cs->d->ops->group_close (cs->d, c->g);
     memset (c, 0, sizeof *c);
   }
@@ -60,6 +62,18 @@ void chan_wait (struct chans *cs, enum group_kind k)
   if (!c->g) return;
   cs->d->ops->record (cs->d, c->q, c->done);
   cs->d->ops->wait (cs->d, cs->q, c->done);
+}
+
+void chan_mark (struct chans *cs, enum group_kind k, int i)
+{
+  struct chan *c = &cs->c[k];
+  if (c->g) cs->d->ops->record (cs->d, c->q, c->mark[i]);
+}
+
+void chan_wait_mark (struct chans *cs, enum group_kind k, int i)
+{
+  struct chan *c = &cs->c[k];
+  if (c->g) cs->d->ops->wait (cs->d, cs->q, c->mark[i]);
 }
 
 static void issue (struct chans *cs, enum group_kind k, enum op_kind kind, struct op_coll coll)

@@ -5,12 +5,15 @@
 #define CHAN_H
 #include "arena.h"
 
+enum { CHAN_MARKS = 16 };
+
 struct chan {
   enum group_kind kind;
   int n, rank;
   struct group *g;
   struct queue *q;
   struct event *ready, *done;   /* compute -> channel, channel -> compute */
+  struct event *mark[CHAN_MARKS];   /* tp: parts of a gather have come */
 };
 
 struct chans {
@@ -32,6 +35,9 @@ void chans_close (struct chans *cs);
 /* Channel K's queue goes on after what the compute queue was given so far; the other way round. No-ops where n is 1. */
 void chan_after (struct chans *cs, enum group_kind k);
 void chan_wait (struct chans *cs, enum group_kind k);
+/* Mark I of channel K: what it was given so far; the compute queue goes on after it. Of GROUP_TP. */
+void chan_mark (struct chans *cs, enum group_kind k, int i);
+void chan_wait_mark (struct chans *cs, enum group_kind k, int i);
 
 /* Issue a collective on channel K after what is on the compute queue so far. The caller orders the compute queue after it by chan_wait, or by an event of its own (record on chan q). */
 void chan_gather (struct chans *cs, enum group_kind k, const void *in, void *out, int64_t count, enum dtype t);

@@ -73,6 +73,7 @@ struct conf {
     int64_t dp_replicate, dp_shard, pp, tp;
     char order[64];             /* fastest axis first: tp-pp-dp */
     bool tp_across_nodes;
+    int64_t tp_overlap;         /* parts that a gather or scatter of activations over tp travels in, products running beside; 1: whole */
   } mesh;
 
   struct {                      /* sharding: */

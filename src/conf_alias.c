@@ -14,6 +14,7 @@ const struct foreign foreign_table[] = {
   { "sequence_parallel", NULL, "true=|false=!sequence parallelism is always on with tensor parallelism", true },
   { "use_distributed_optimizer", "sharding.strategy", "true=SHARD_OPT|false=", true },
   { "deterministic_mode", "run.deterministic", "true=yes|false=no", true },
+  { "tp_comm_overlap", "mesh.tp_overlap", "true=2|false=1", true },
   { "overlap_grad_reduce", "run.overlap", "true=true|false=false", true },
   { "overlap_param_gather", "run.overlap", "true=true|false=false", true },
   { "async_save", "run.save_async", "true=true|false=false", true },

@@ -110,6 +110,8 @@ const struct row conf_row[] = {
   INT_ROW ("mesh.tp", mesh.tp, "0", "ranks", ">=0", "tensor_model_parallel_size", "tensor parallel ranks"),
   STR_ROW ("mesh.order", mesh.order, "tp-pp-dp", "", "", "axes, the fastest first"),
   BOOL_ROW ("mesh.tp_across_nodes", mesh.tp_across_nodes, "false", "", "let a tp group span nodes"),
+  INT_ROW ("mesh.tp_overlap", mesh.tp_overlap, "1", "parts", "[1,16]", "",
+           "parts in which activations travel over tp, products of one beside the next; 1: none"),
 
   ENUM_ROW ("sharding.strategy", sharding.strategy, "FULL_SHARD", STRATEGIES, "", "what is cut over dp_shard"),
   STR_ROW ("sharding.wrap", sharding.wrap, "layer", "", "", "what is gathered at once: layer, model or size:PARAMETERS"),

@@ -102,7 +102,7 @@ static const struct rule rules[] = {
   { "recompute_modules", NULL, "core_attn=|*=!recompute.mode selective does attention again", "as it is here" },
   { "distribute_saved_activations", NULL, "true=!saved inputs are not cut over tp", "" },
   { "no_clone_scatter_output_in_embedding", NULL, "*=", "" },
-  { "tp_comm_overlap", NULL, "*=", "tensor-parallel communication is not overlapped with its GEMMs yet" },
+  { "tp_comm_overlap", "mesh.tp_overlap", "true=2", "in two parts: what a collective needs to begin costs more than smaller ones hide" },
   { "use_tp_pp_dp_mapping", "mesh.order", "true=tp-pp-dp", "" },
   { "use_torch_fsdp2", "sharding.strategy", "true=FULL_SHARD", "" },
   { "use_megatron_fsdp", "sharding.strategy", "true=FULL_SHARD", "" },

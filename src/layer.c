@@ -24,6 +24,7 @@ void geom_make (struct geom *g, const struct conf *c, int tp, int tp_rank, int64
     .t = c->train.dtype, .gt = c->sharding.grad_dtype, .fp8 = c->train.precision == PREC_FP8 };
   g->n = g->batch * g->seq;
   g->nt = g->n / tp;
+  g->parts = tp > 1 ? (int) c->mesh.tp_overlap : 1;
   g->heads = q.rows / a->head_dim;
   g->kv_heads = kv.rows / a->head_dim;
   g->att = q.rows;
@@ -174,23 +175,38 @@ static void norm_backward (struct blocks *b, const void *dy, const void *x, cons
       .dw = dw, .dw_beta = beta, .t = b->g.t, .wt = b->g.t, .gt = b->g.gt);
 }
 
-/* [nt, dim] of each tp rank -> [n, dim]. begin issues it, tp_wait orders the compute queue after it; with tp 1 the part is the whole. */
-static void *gather_begin (struct blocks *b, const void *part, void *full)
+/* Part I of the tokens, and where mine of it lie in [nt, dim]. */
+static struct rows rows_of (const struct blocks *b, int i) { return (struct rows) { i * (b->g.n / b->g.parts), b->g.n / b->g.parts }; }
+static void *mine_of (const struct blocks *b, const void *part, int i) { return at_elem (part, i * (b->g.nt / b->g.parts) * b->g.dim, b->g.t); }
+
+/* [nt, dim] of each tp rank -> [n, dim], part by part. begin issues it, tp_wait orders the compute queue after it; with tp 1 the part is the whole.
+   marked: each part may be waited for alone, until the next such gather. */
+static void *gather_parts (struct blocks *b, const void *part, void *full, bool marked)
 {
   if (b->g.tp == 1) return (void *) part;
-  chan_gather (b->ch, GROUP_TP, part, full, b->g.nt * b->g.dim, b->g.t);
+  for (int i = 0; i < b->g.parts; i++) {
+    chan_gather (b->ch, GROUP_TP, mine_of (b, part, i), at_elem (full, rows_of (b, i).row0 * b->g.dim, b->g.t), b->g.nt / b->g.parts * b->g.dim, b->g.t);
+    if (marked) chan_mark (b->ch, GROUP_TP, i);
+  }
   return full;
 }
+static void *gather_begin (struct blocks *b, const void *part, void *full) { return gather_parts (b, part, full, false); }
+static void *gather_marked (struct blocks *b, const void *part, void *full) { return gather_parts (b, part, full, true); }
 static void *gather (struct blocks *b, const void *part, void *full)
 {
   void *r = gather_begin (b, part, full);
   chan_wait (b->ch, GROUP_TP);
   return r;
 }
-/* Partial sums [n, dim] -> my [nt, dim]. */
+/* Partial sums [n, dim] -> my [nt, dim]: one part of the tokens, all. */
+static void scatter_part (struct blocks *b, const void *full, void *part, int i)
+{
+  if (b->g.tp == 1) return;
+  chan_scatter (b->ch, GROUP_TP, at_elem (full, rows_of (b, i).row0 * b->g.dim, b->g.t), mine_of (b, part, i), b->g.nt / b->g.parts * b->g.dim, b->g.t, b->g.t, b->g.t, 0);
+}
 static void scatter_begin (struct blocks *b, const void *full, void *part)
 {
-  if (b->g.tp > 1) chan_scatter (b->ch, GROUP_TP, full, part, b->g.nt * b->g.dim, b->g.t, b->g.t, b->g.t, 0);
+  for (int i = 0; i < b->g.parts; i++) scatter_part (b, full, part, i);
 }
 /* Where a row-parallel GEMM writes: straight to its target with tp 1, else to a whole buffer that is then scattered. */
 static void *partial (struct blocks *b, void *part, void *full) { return b->g.tp == 1 ? part : full; }
@@ -252,12 +268,40 @@ static void head_norms_backward (struct blocks *b, const struct layer_acts *l, c
   dev_issue (b->d, b->q, &(struct op) { .kind = OP_NORM_BWD, .norm_bwd = o });
 }
 
+/* ---- products beside what they wait for, by parts ---- */
+
+/* linear of a gather_marked under way: the product of a part runs while the next ones travel. */
+static void linear_gathered (struct blocks *b, struct operand x, const struct weights *w, enum pid id, void *y, int64_t out)
+{
+  for (int i = 0; i < b->g.parts; i++) {
+    chan_wait_mark (b->ch, GROUP_TP, i);
+    linear_rows (b, x, w, id, y, out, rows_of (b, i));
+  }
+}
+static void linear_input_gathered (struct blocks *b, const void *dy, int64_t width, const struct weights *w, enum pid id, void *dx, int64_t in)
+{
+  for (int i = 0; i < b->g.parts; i++) {
+    chan_wait_mark (b->ch, GROUP_TP, i);
+    linear_input_rows (b, dy, width, w, id, dx, in, rows_of (b, i));
+  }
+}
+/* linear whose sums over tp are scattered to m: a part travels while the product of the next runs. */
+static void linear_scattered (struct blocks *b, struct operand x, const struct weights *w, enum pid id)
+{
+  void *p = partial (b, b->m, b->fullB);
+  for (int i = 0; i < b->g.parts; i++) {
+    linear_rows (b, x, w, id, p, b->g.dim, rows_of (b, i));
+    scatter_part (b, p, b->m, i);
+  }
+  chan_wait (b->ch, GROUP_TP);
+}
+
 /* ---- forward ---- */
 
 static void forward_qkv (struct blocks *b, const struct layer_acts *e, const struct weights *w, const struct batch *in)
 {
   const struct geom *g = &b->g;
-  linear (b, into_qkv (b, e, gather (b, e->y1, b->fullA)), w, P_Q, e->qkv, g->qkv);
+  linear_gathered (b, into_qkv (b, e, gather_marked (b, e->y1, b->fullA)), w, P_Q, e->qkv, g->qkv);
   if (b->a->qk_norm) head_norms (b, e, w);
   rope (b, e->qkv, in, false);
 }
@@ -270,17 +314,14 @@ static void forward_attention (struct blocks *b, const struct layer_acts *e, con
 /* Attention's output projected, into m. */
 static void forward_project (struct blocks *b, const struct layer_acts *e, const struct weights *w)
 {
-  void *p = partial (b, b->m, b->fullB);
-  linear (b, into_o (b, e), w, P_O, p, b->g.dim);
-  scatter_begin (b, p, b->m);
-  chan_wait (b->ch, GROUP_TP);
+  linear_scattered (b, into_o (b, e), w, P_O);
 }
 
 /* Gate and up from the normed h, which is left whole in FULL. */
 static void forward_gate_up (struct blocks *b, const struct layer_acts *e, const struct weights *w, void *full)
 {
   const struct geom *g = &b->g;
-  linear (b, into_gate (b, e, gather (b, e->y2, full)), w, P_GATE, e->gu, 2 * g->ffn);
+  linear_gathered (b, into_gate (b, e, gather_marked (b, e->y2, full)), w, P_GATE, e->gu, 2 * g->ffn);
 }
 
 static void forward_mlp (struct blocks *b, const struct layer_acts *e, const struct weights *w)
@@ -289,10 +330,7 @@ static void forward_mlp (struct blocks *b, const struct layer_acts *e, const str
   norm (b, e->x, b->m, e->h, w->w[P_NORM2], e->y2, e->rstd2);
   forward_gate_up (b, e, w, b->fullA);
   OP (OP_SWIGLU, swiglu, .n = g->n, .f = g->ffn, .gu = e->gu, .out = e->act, .t = g->t);
-  void *p = partial (b, b->m, b->fullB);
-  linear (b, into_down (b, e), w, P_DOWN, p, g->dim);
-  scatter_begin (b, p, b->m);
-  chan_wait (b->ch, GROUP_TP);
+  linear_scattered (b, into_down (b, e), w, P_DOWN);
 }
 
 void layer_forward (struct blocks *b, const struct layer_acts *l, const struct weights *w, const struct batch *in, const void *h, const void *m)
@@ -322,12 +360,13 @@ static void backward_mlp (struct blocks *b, const struct layer_acts *e, const st
 {
   const struct geom *g = &b->g;
   bool weights = part & PART_WEIGHT, again = !(keep & KEEP_SWIGLU);
-  const void *D = gather (b, d, b->fullA);
+  const void *D = gather_marked (b, d, b->fullA);
   const void *Y = NULL;
   if (weights && !(keep & KEEP_GATE_UP)) Y = g->tp == 1 ? e->y2 : b->fullB;   /* gathered when gate and up were made again */
   else if (weights) Y = gather_begin (b, e->y2, b->fullB);                    /* behind the GEMMs to come */
+  if (g->fp8) chan_wait_mark (b->ch, GROUP_TP, 0);
   linear_grad (b, D, g->dim, part);
-  linear_input (b, D, g->dim, w, P_DOWN, b->dact, g->ffn);
+  linear_input_gathered (b, D, g->dim, w, P_DOWN, b->dact, g->ffn);
   if (weights && !again) linear_weight (b, D, g->dim, into_down (b, e), w, P_DOWN);
   OP (OP_SWIGLU_BWD, swiglu_bwd, .n = g->n, .f = g->ffn, .gu = e->gu, .d_out = b->dact, .dgu = e->gu, .out = again ? e->act : NULL, .t = g->t);
   if (again) linear_turn (b, into_down (b, e));
@@ -348,10 +387,11 @@ static void backward_attention (struct blocks *b, const struct layer_acts *e, co
 {
   const struct geom *g = &b->g;
   bool weights = part & PART_WEIGHT;
-  const void *D = gather (b, d, b->fullA);
+  const void *D = gather_marked (b, d, b->fullA);
   const void *Y = weights ? gather_begin (b, e->y1, b->fullB) : NULL;
+  if (g->fp8) chan_wait_mark (b->ch, GROUP_TP, 0);
   linear_grad (b, D, g->dim, part);
-  linear_input (b, D, g->dim, w, P_O, b->d_o, g->att);
+  linear_input_gathered (b, D, g->dim, w, P_O, b->d_o, g->att);
   if (weights && !redone (keep, part, KEEP_RESIDUAL)) linear_turn (b, into_o (b, e));
   if (weights) linear_weight (b, D, g->dim, into_o (b, e), w, P_O);
   struct op_attn_bwd o = { .f = attention (b, e, in), .d_o = b->d_o, .dq = e->dqkv, .dk = at_elem (e->dqkv, g->att, g->t),

@@ -1,7 +1,8 @@
 /* layer: forward and backward of one block in terms of device operations: transformer layer, embedding, head with loss.
 
-   Tensor parallelism with sequence parallelism: the residual stream is cut over tp by tokens ([nt, dim] a rank, nt = n / tp, consecutive tokens of the flattened [batch, seq]),
-   gathered to [n, dim] before a column-parallel GEMM and reduce-scattered after a row-parallel one. With tp 1 the same code issues no collectives.
+   Tensor parallelism with sequence parallelism: the residual stream is cut over tp by tokens ([nt, dim] a rank, nt = n / tp), gathered to [n, dim] before a column-parallel GEMM and
+   reduce-scattered after a row-parallel one. With tp 1 the same code issues no collectives. mesh.tp_overlap: the n tokens of the flattened [batch, seq] are cut into so many parts and
+   each part over the ranks, consecutive tokens each, so that a part is gathered into its place and a product of one part can run while the next is on its way.
    A layer's output is left as two terms, h (after attention) and m (the MLP's output), whose sum the next norm takes in one pass. */
 #ifndef LAYER_H
 #define LAYER_H
@@ -14,7 +15,7 @@ struct geom {                       /* shapes of a micro-batch on this rank */
   int64_t dim, heads, kv_heads, head_dim, qkv, att, ffn;   /* local heads; qkv = (heads + 2 kv_heads) head_dim; att = heads head_dim; local ffn */
   int64_t vocab, v0, v_real;        /* local rows of the vocabulary, first global id, real ones among them */
   int64_t loss_chunk;               /* tokens whose logits exist at once */
-  int tp, tp_rank;
+  int tp, tp_rank, parts;           /* parts: of a gather or scatter over tp (mesh.tp_overlap), 1 with tp 1 */
   enum dtype t, gt;                 /* compute type; storage type of gradients */
   bool fp8;                         /* the layers' products are in 8 bits (linear.h) */
 };

@@ -357,14 +357,14 @@ static void lines_replicas (struct ledger *l, const struct place *p)
 
 static void lines_layers (struct ledger *l, const struct place *p, int64_t part, int64_t w)
 {
-  int64_t gathers = 0, scatters = 0;
+  int64_t gathers = 0, scatters = 0, parts = p->c->mesh.tp_overlap;
   for (int64_t b = 1; b <= p->a->layers; b++) {
     if (!holds (p, b)) continue;
     gathers += p->mbs * (2 + 4 + 2 * split (p) + !(kept (p, b) & KEEP_QKV));
     scatters += p->mbs * (2 + 2 + !(kept (p, b) & KEEP_RESIDUAL));
   }
-  add_equal (l, "layers", GROUP_TP, OP_ALL_GATHER, p->tp, gathers, part, w);
-  add_equal (l, "layers", GROUP_TP, OP_REDUCE_SCATTER, p->tp, scatters, part, w);
+  add_equal (l, "layers", GROUP_TP, OP_ALL_GATHER, p->tp, gathers * parts, part / parts, w);
+  add_equal (l, "layers", GROUP_TP, OP_REDUCE_SCATTER, p->tp, scatters * parts, part / parts, w);
 }
 
 /* The statistics of the loss: of each chunk of C tokens the largest logit (C fp32) and two sums (2 C fp32). */
@@ -382,17 +382,17 @@ static void lines_loss (struct ledger *l, const struct place *p, int64_t w)
 
 static void lines_tp (struct ledger *l, const struct place *p)
 {
-  int64_t w = dtype_size (p->c->train.dtype), part = p->tokens / p->tp * p->a->dim, norms = 0, kv = 0;
+  int64_t w = dtype_size (p->c->train.dtype), part = p->tokens / p->tp * p->a->dim, parts = p->c->mesh.tp_overlap, norms = 0, kv = 0;
   int64_t gs = dtype_size (p->c->sharding.grad_dtype);
   if (p->tp == 1) return;
   lines_layers (l, p, part, w);
   if (has_embed (p)) {
-    add_equal (l, "embedding", GROUP_TP, OP_REDUCE_SCATTER, p->tp, p->mbs, part, w);
-    add_equal (l, "embedding", GROUP_TP, OP_ALL_GATHER, p->tp, p->mbs, part, w);
+    add_equal (l, "embedding", GROUP_TP, OP_REDUCE_SCATTER, p->tp, p->mbs * parts, part / parts, w);
+    add_equal (l, "embedding", GROUP_TP, OP_ALL_GATHER, p->tp, p->mbs * parts, part / parts, w);
   }
   if (has_head (p)) {
-    add_equal (l, "head", GROUP_TP, OP_ALL_GATHER, p->tp, p->mbs, part, w);
-    add_equal (l, "head", GROUP_TP, OP_REDUCE_SCATTER, p->tp, p->mbs, part, w);
+    add_equal (l, "head", GROUP_TP, OP_ALL_GATHER, p->tp, p->mbs * parts, part / parts, w);
+    add_equal (l, "head", GROUP_TP, OP_REDUCE_SCATTER, p->tp, p->mbs * parts, part / parts, w);
     lines_loss (l, p, w);
   }
   for (int i = 0; i < p->units; i++) norms += p->unit[i].norms, kv += p->unit[i].kv;

@@ -17,6 +17,9 @@ struct operand { const void *x; int64_t width; void *turned; float *s; };
 
 /* y [n, out] = x w^T (+ bias where matrix ID has one). In 8 bits leaves x.s, and x.turned where wanted. */
 void linear (struct blocks *b, struct operand x, const struct weights *w, enum pid id, void *y, int64_t out);
+/* The same of ROWS tokens from ROW0 on (in 8 bits: all tokens). */
+struct rows { int64_t row0, rows; };
+void linear_rows (struct blocks *b, struct operand x, const struct weights *w, enum pid id, void *y, int64_t out, struct rows r);
 /* x.turned from x.x again; x.s is as linear left it. */
 void linear_turn (struct blocks *b, struct operand x);
 
@@ -24,6 +27,7 @@ void linear_turn (struct blocks *b, struct operand x);
 void linear_grad (struct blocks *b, const void *dy, int64_t width, enum part_of part);
 /* dx [n, in] = dy w */
 void linear_input (struct blocks *b, const void *dy, int64_t width, const struct weights *w, enum pid id, void *dx, int64_t in);
+void linear_input_rows (struct blocks *b, const void *dy, int64_t width, const struct weights *w, enum pid id, void *dx, int64_t in, struct rows r);
 /* Gradient of matrix ID [width, x.width] (+)= dy^T x */
 void linear_weight (struct blocks *b, const void *dy, int64_t width, struct operand x, const struct weights *w, enum pid id);
 #endif

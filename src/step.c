@@ -109,6 +109,10 @@ static int check_shape (const struct step *s, struct err *e)
   if (tokens % s->tp)
     return user_err (e, "train.micro_batch %lld x train.seq_len %lld = %lld tokens are not a multiple of mesh.tp %d, which cuts them", (long long) c->train.micro_batch,
                      (long long) c->train.seq_len, (long long) tokens, s->tp);
+  if (s->tp > 1 && c->mesh.tp_overlap > 1 && tokens % (s->tp * c->mesh.tp_overlap))
+    return user_err (e, "mesh.tp_overlap %lld: the %lld tokens of a micro-batch cannot be cut into so many parts over mesh.tp %d", (long long) c->mesh.tp_overlap, (long long) tokens, s->tp);
+  if (s->tp > 1 && c->mesh.tp_overlap > 1 && c->train.precision == PREC_FP8)
+    return user_err (e, "mesh.tp_overlap %lld does not go with train.dtype fp8, whose codes are made of all tokens at once: take 1", (long long) c->mesh.tp_overlap);
   if (c->train.global_batch % (c->train.micro_batch * s->dp))
     return user_err (e, "train.global_batch %lld is not a multiple of train.micro_batch %lld x dp %d = %lld", (long long) c->train.global_batch,
                      (long long) c->train.micro_batch, s->dp, (long long) (c->train.micro_batch * s->dp));

@@ -23,6 +23,8 @@
   { 2, "--mesh.tp 2 --train.loss_chunk 24" },
   { 2, "--mesh.tp 2 --recompute.mode full --train.dtype bf16" },
   { 2, "--mesh.tp 2 --recompute.mode selective" },
+  { 2, "--mesh.tp 2 --mesh.tp_overlap 4 --recompute.mode full" },
+  { 8, "--mesh.dp_shard 2 --mesh.pp 2 --mesh.tp 2 --mesh.tp_overlap 2 --pipeline.schedule zbh1 --train.micro_batch 1" },
   { 2, "--mesh.tp 2 --recompute.mode selective --recompute.keep gate_up,attention" },
   { 2, "--mesh.tp 2 --recompute.mode selective --recompute.keep norms,qkv,residual" },
   { 2, "--mesh.tp 2 --recompute.mode auto", 144950000 },   /* some layers keep more than others */

@@ -72,6 +72,11 @@
   { "qwen3", 4, "=--mesh.tp 4 --recompute.mode selective --recompute.keep attention,gate_up,norms" },
   { "tied",  4, "--mesh.tp 2 --mesh.dp_shard 2" },
   { "llama", 8, "--mesh.tp 8" },
+  { "llama", 2, "--mesh.tp 2 --mesh.tp_overlap 4" },
+  { "llama", 2, "=--mesh.tp 2 --mesh.tp_overlap 4 --run.overlap false" },
+  { "llama", 2, "=--mesh.tp 2 --mesh.tp_overlap 4 --recompute.mode full --debug.comm_delay_ms 0.05" },
+  { "qwen3", 4, "--mesh.tp 4 --mesh.tp_overlap 2 --recompute.mode selective" },
+  { "tied",  8, "--mesh.dp_shard 2 --mesh.pp 2 --mesh.tp 2 --mesh.tp_overlap 2 --pipeline.schedule zbh1 --train.micro_batch 1" },
   /* pipelines */
   { "llama", 2, "--mesh.pp 2 --pipeline.schedule 1f1b --train.micro_batch 1" },
   { "llama", 2, "=--mesh.pp 2 --pipeline.schedule 1f1b --train.micro_batch 1 --debug.sync_send true" },
