@@ -19,16 +19,19 @@ def titan(model, seq, each, gpus, ac): return f'--model {model} --gpus {gpus} --
 LAYER, FULL, NONE = '--recompute.mode full --recompute.every 2', '--recompute.mode full', '--recompute.mode none'
 
 def fms(model, gpus, each, ac, nodes=0):
+    """bf16 gradients on the wire (its policies/mixed_precision.py). 7B and 13B: HYBRID_SHARD over nodes, the rest FULL_SHARD (its docs/configurations.md)."""
     cut = f'--mesh.dp_replicate {nodes} --sharding.strategy HYBRID_SHARD' if nodes else '--sharding.strategy FULL_SHARD'
-    return f'{model} --gpus {gpus} --train.seq_len 4096 --train.micro_batch {each} --train.global_batch {each * gpus} {ac} {cut}'
+    return (f'{model} --gpus {gpus} --train.seq_len 4096 --train.micro_batch {each} --train.global_batch {each * gpus} {ac} {cut}'
+            ' --sharding.grad_dtype bf16 --sharding.reduce_dtype bf16')
 
 def megatron(dim, layers, heads, tp, pp, batch):
-    """Seq 4096, vocabulary 131,072, dp 48, distributed optimizer. Micro-batch and virtual stages are not published: 1 (4 with tp 1) and as many chunks as divide, up to 7."""
+    """Seq 4096, vocabulary 131,072, dp 48, distributed optimizer. --tp-comm-overlap. Micro-batch and virtual stages are not published; one rule for all rows: without
+    a pipeline the 4 sequences of a data rank at once, which fit, with one 1 sequence and a layer a virtual stage (23 layers a stage, 119B, cannot be cut otherwise)."""
     each = layers // pp
-    chunks = max((c for c in range(1, 8) if each % c == 0), default=1) if pp > 1 else 1
+    chunks = each if pp > 1 else 1
     cut = f'--pipeline.schedule interleaved --pipeline.chunks {chunks}' if chunks > 1 else ''
     return (f'{gpt(dim, layers, heads, 131072)} --gpus {48 * tp * pp} --mesh.tp {tp} --mesh.pp {pp} --mesh.order tp-dp-pp --sharding.strategy SHARD_OPT'
-            f' --train.seq_len 4096 --train.micro_batch {4 if tp == 1 else 1} --train.global_batch {batch} {cut}')
+            f' --train.seq_len 4096 --train.micro_batch {4 if pp == 1 else 1} --train.global_batch {batch} {cut} --mesh.tp_overlap 2')
 
 def rate(tflops, dim, layers, vocab=131072, seq=4096):
     """Megatron's teraFLOP/s a GPU to tokens/s: 72 L h^2 + 12 L h s + 6 V h a token, all pairs of attention counted."""
@@ -39,6 +42,11 @@ M = [('1.7B', 2048, 24, 16, 1, 1, 192, 408.8), ('7.1B', 4096, 30, 32, 2, 1, 192,
      ('462B', 18432, 112, 144, 8, 16, 3072, 459.9)]
 LLMC = '--train.seq_len 1024 --sharding.strategy SHARD_OPT --sharding.grad_dtype bf16 --sharding.reduce_dtype bf16 '
 CODE34 = '--model.dim 8192 --model.layers 48 --model.heads 64 --model.kv_heads 8 --model.ffn 22016 --model.vocab 32000'
+# Machine files with other lines where a cluster's are published. fms-fsdp's README: 400 and 800 Gb/s of Ethernet a node, not a GPU; its attention is FlashAttention-2 (PyTorch's), which
+# on Hopper reaches 318 forward and 264 backward TFLOP/s (measured on one H200 with PyTorch 2.11), on A100 what the file says.
+A100_IBM = ('a100-80g', 'nic: {name: RoCE 400 Gb/s a node, count: 8, bandwidth: 50 Gb/s, share: 0.9, latency: 6 us}')
+H100_IBM = ('h100-sxm', 'nic: {name: RoCE 800 Gb/s a node, count: 8, bandwidth: 100 Gb/s, share: 0.9, latency: 6 us}',
+            'attention: {forward: 318 TFLOP/s, backward: 264 TFLOP/s, head64: 0.9, half_seq: 256}')
 # system, row, machine, published tokens/s a GPU, use (fit, predict, show), options
 ROWS = [
   ('TorchTitan 2024, 64 A100', '8B, 8192, selective layer', 'a100-80g', 2904, 'fit', titan('llama3.1-8b', 8192, 1, 64, LAYER)),
@@ -60,19 +68,32 @@ ROWS = [
    ' --train.micro_batch 1 --train.global_batch 128'),
   ('llm.c', '124M, one H200 (measured by us)', 'h200', 470000, 'fit', LLMC + gpt(768, 12, 12, 50304, True) + ' --gpus 1 --train.micro_batch 32 --train.global_batch 32'),
   ('llm.c', '1558M, 8 H100, 16 x 1024', 'h100-sxm', 381400 / 8, 'predict', LLMC + gpt(1600, 48, 25, 50304, True) + ' --gpus 8 --train.micro_batch 16 --train.global_batch 1024'),
-  ('fms-fsdp', '7B, 128 A100, 2 x 4096, HSDP', 'a100-80g', 3760, 'fit', fms('--model llama2-7b', 128, 2, NONE, 16)),
-  ('fms-fsdp', '13B, 128 A100, 1 x 4096, HSDP', 'a100-80g', 1700, 'predict', fms('--model llama2-13b', 128, 1, NONE, 16)),
-  ('fms-fsdp', '34B, 128 A100, 8 x 4096, full', 'a100-80g', 772, 'fit', fms(CODE34, 128, 8, FULL)),
-  ('fms-fsdp', '70B, 128 A100, 6 x 4096, full', 'a100-80g', 380, 'predict', fms('--model llama2-70b', 128, 6, FULL)),
-  ('fms-fsdp', '7B, 96 H100, 2 x 4096, HSDP', 'h100-sxm', 9600, 'predict', fms('--model llama2-7b', 96, 2, NONE, 12)),
+  ('fms-fsdp 2/2024, eager, A100', '7B, 2 x 4096, HSDP', A100_IBM, 3760, 'fit', fms('--model llama2-7b', 128, 2, NONE, 16)),
+  ('fms-fsdp 2/2024, eager, A100', '13B, 1 x 4096, HSDP', A100_IBM, 1700, 'predict', fms('--model llama2-13b', 128, 1, NONE, 16)),
+  ('fms-fsdp 2/2024, eager, A100', '34B, 8 x 4096, full', A100_IBM, 772, 'fit', fms(CODE34, 128, 8, FULL)),
+  ('fms-fsdp 2/2024, eager, A100', '70B, 6 x 4096, full', A100_IBM, 380, 'predict', fms('--model llama2-70b', 128, 6, FULL)),
+  ('fms-fsdp, compiled, A100', '7B, 128, 2 x 4096, HSDP', A100_IBM, 4550, 'fit', fms('--model llama2-7b', 128, 2, NONE, 16)),
+  ('fms-fsdp, compiled, A100', '13B, 128, 2 x 4096, selective layer', A100_IBM, 2150, 'predict', fms('--model llama2-13b', 128, 2, LAYER)),
+  ('fms-fsdp, compiled, A100', '34B, 128, 2 x 4096, full', A100_IBM, 820, 'fit', fms(CODE34, 128, 2, FULL)),
+  ('fms-fsdp, compiled, A100', '70B, 128, 2 x 4096, full', A100_IBM, 410, 'predict', fms('--model llama2-70b', 128, 2, FULL)),
+  ('fms-fsdp, compiled, H100', '7B, 96, 2 x 4096, HSDP', H100_IBM, 9600, 'fit', fms('--model llama2-7b', 96, 2, NONE, 12)),
+  ('fms-fsdp, compiled, H100', '13B, 96, 2 x 4096, selective layer', H100_IBM, 4850, 'predict', fms('--model llama2-13b', 96, 2, LAYER)),
+  ('fms-fsdp, compiled, H100', '34B, 96, 2 x 4096, full', H100_IBM, 1830, 'fit', fms(CODE34, 96, 2, FULL)),
+  ('fms-fsdp, compiled, H100', '70B, 96, 2 x 4096, full', H100_IBM, 890, 'predict', fms('--model llama2-70b', 96, 2, FULL)),
 ] + [('Megatron core, H100', f'{n}, {48 * tp * pp} GPUs, tp {tp} pp {pp}', 'h100-sxm', rate(t, d, l), 'predict' if i % 2 else 'fit', megatron(d, l, h, tp, pp, b))
      for i, (n, d, l, h, tp, pp, b, t) in enumerate(M)]
+
+def machine(m):
+    name, lines = (m[0], m[1:]) if isinstance(m, tuple) else (m, ())
+    text = open(f'{share}/machines/{name}.yaml').read()
+    for line in lines: text = re.sub(rf'(?m)^{line.split(":")[0]}:.*$', line, text)
+    return text
 
 def plan(row, factor, known={}):
     key = (row[1], row[2], round(factor, 6))
     if key not in known:
         with tempfile.NamedTemporaryFile('w', suffix='.yaml') as f:
-            f.write(open(f'{share}/machines/{row[2]}.yaml').read() + f'\nsystem: {factor:.6f}\n')
+            f.write(machine(row[2]) + f'\nsystem: {factor:.6f}\n')
             f.flush()
             out = subprocess.run([pretrain, 'plan', '--machine', f.name] + row[5].split(), capture_output=True, text=True)
         m = re.search(r'tokens/s, ([0-9,]+) a GPU', out.stdout)
