@@ -42,19 +42,21 @@ try 'README: report' "$pretrain" report runs/book
 [ "$(tail -n 1 runs/book/metrics.jsonl | cut -c 1-9)" = '{"step":4' ]; ok $? 'README: the last record is of the last step'
 for f in config.yaml exit.json; do try "README: $f" test -s "runs/book/$f"; done
 
-# share/doc/article.txt: its commands run, and print what it says they print (blanks do not count).
+# share/doc: commands run, and print what the page says they print (blanks do not count).
 said=yes
-check_said () { [ -z "$command" ] || ok "$([ "$said" = yes ]; echo $?)" "article: $(echo "$command" | cut -c 1-110)"; }
+check_said () { [ -z "$command" ] || ok "$([ "$said" = yes ]; echo $?)" "$page: $(echo "$command" | cut -c 1-110)"; }
 PATH=$(dirname "$pretrain"):$PATH
 TESSERA_SHARE=$top/share; export TESSERA_SHARE PATH
 squeeze () { tr -s ' ' ' ' | sed 's/^ //'; }
-sed -n 's/^\([$>]\) /\1/p' "$top/share/doc/article.txt" >lines
-command=
-while IFS= read -r line; do
-  case $line in
-  '$'*) check_said; command=${line#?} said=yes; eval "$command" >out 2>&1; rc=$?; [ $rc = 0 ] || [ $rc = 2 ] || said=no; squeeze <out >squeezed ;;
-  '>'*) grep -qF -- "$(echo "${line#?}" | squeeze)" squeezed || { said=no; echo "# not printed: ${line#?}"; } ;;
-  esac
-done <lines
-check_said
+for page in guide article; do
+  sed -n 's/^ *\([$>]\) /\1/p' "$top/share/doc/$page.txt" >lines
+  command=
+  while IFS= read -r line; do
+    case $line in
+    '$'*) check_said; command=${line#?} said=yes; eval "$command" >out 2>&1 </dev/null; rc=$?; [ $rc = 0 ] || [ $rc$page = 2article ] || said=no; squeeze <out >squeezed ;;
+    '>'*) grep -qF -- "$(echo "${line#?}" | squeeze)" squeezed || { said=no; echo "# not printed: ${line#?}"; } ;;
+    esac
+  done <lines
+  check_said
+done
 echo "1..$n"
