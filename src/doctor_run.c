@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { ENOUGH = 1, STEPS = 5 };   /* seconds of steps, of which shares say something; steps on either side, of which rates do */
+
 /* ---- out of memory before the first step ---- */
 
 static bool speaks_of_memory (const char *s)
@@ -88,6 +90,7 @@ static void launches (const struct past *p, struct findings *f)
     int64_t end = i + 1 < p->launches ? p->launch[i + 1].first : p->steps;
     double ra = past_median (p, PAST_RATE, a->first, b->first), rb = past_median (p, PAST_RATE, b->first, end), share;
     bool up = b->ranks > a->ranks;
+    if (b->first - a->first < STEPS || end - b->first < STEPS) continue;
     int axis = up ? worst_axis (p, b->first, end, &share) : worst_axis (p, a->first, b->first, &share);
     char ta[64], tb[64];
     snprintf (ta, sizeof ta, "to step %" PRId64, b->after);
@@ -99,6 +102,7 @@ static void launches (const struct past *p, struct findings *f)
 
 void doctor_compare (const struct past *a, const struct past *b, struct findings *f)
 {
+  if (a->steps < STEPS || b->steps < STEPS) return;
   if (past_ranks (a, a->launches - 1) > past_ranks (b, b->launches - 1)) {
     const struct past *t = a;
     a = b, b = t;
@@ -139,7 +143,7 @@ static void checkpoints (const struct past *p, struct findings *f)
 
 /* ---- computation that stands still ---- */
 
-enum { ENOUGH = 1 };   /* seconds of steps, of which shares say something */
+
 
 static void stalls (const struct past *p, struct findings *f)
 {

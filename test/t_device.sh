@@ -63,7 +63,7 @@ FAKE_GPUS=0:a,0:a,0:a,0:a run 4 --run.device cuda
 ok "$rc $(lines) $(says 'ranks 0-3 of host')" "2 1 1" "4 ranks on one"
 FAKE_GPUS=0:a,0:a run 2 --run.device cuda --debug.shared_gpu true
 ok "$(taken)" yes "two on one with debug.shared_gpu: taken"
-ok "$(ls -d d 2>&1 | grep -c 'No such')" 1 "and no run began"
+ok "$(ls d/metrics.jsonl 2>&1 | grep -c 'No such')" 1 "and no run began"
 
 # ---- the module speaks to MPI only through the program
 if [ -e "$here/gpu/cuda.so" ] && command -v nm >/dev/null; then
