@@ -7,7 +7,7 @@
 static const char help[] =
   "usage: mpiexec -n N pretrain doctor [RUN.yaml] [--device auto|cpu|cuda] [--dir FOLDER] [--option value ...]\n"
   "       pretrain doctor RUN_DIR [RUN_DIR ...]\n"
-  "       mpiexec -n N pretrain doctor --calibrate [FILE.yaml] [--device cpu|cuda]\n"
+  "       mpiexec -n N pretrain doctor --calibrate [FILE.yaml] [--device cpu|cuda] [--spread PERCENT]\n"
   "\n"
   "The first looks at this launch: ranks, nodes, cores and who may use which, memory, GPUs, MPI, shared memory, the file system of FOLDER\n"
   "(default: here), links; says what is wrong and what to do. With RUN.yaml or options of a run it checks the mesh on these nodes as well.\n"
@@ -19,8 +19,9 @@ static const char help[] =
   "Both end with status 0 where nothing is wrong and 2 where something is.\n"
   "\n"
   "The third measures this machine as N ranks see it, all at once: products by shape, attention, memory, the links between ranks; and writes\n"
-  "a machine file (cpu.yaml) for pretrain plan --machine FILE.yaml. Every figure says that it was measured, where and when. A minute or\n"
-  "less; best with nothing else running, and with as many ranks a node as a run will have.\n";
+  "a machine file (cpu.yaml) for pretrain plan --machine FILE.yaml. Every figure says that it was measured, where and when. It is done\n"
+  "three times, and medians are written; nothing is, where the rounds differ by more than PERCENT (15) or a rank had not that much of its\n"
+  "processors. A minute or less; best with as many ranks a node as a run will have.\n";
 
 struct finding *finding_add (struct findings *f, enum finding_kind k)
 {

@@ -5,6 +5,7 @@
 #include "job.h"
 #include "machine.h"
 #include <errno.h>
+#include <stddef.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ROOM = 96 << 20, SHAPES = 12 };   /* bytes of each of three operands */
+enum { ROOM = 96 << 20, SHAPES = 12, ROUNDS = 3 };   /* bytes of each of three operands */
 static const int64_t shape[SHAPES][3] = { { 512, 512, 512 }, { 1024, 1024, 1024 }, { 2048, 1024, 1024 }, { 1024, 4096, 1024 }, { 1024, 1024, 4096 }, { 2048, 2048, 512 },
   { 512, 1024, 1024 }, { 2048, 256, 2048 }, { 1024, 768, 768 }, { 512, 8192, 768 }, { 4096, 512, 512 }, { 2048, 2048, 2048 } };
 
@@ -24,8 +25,15 @@ struct bench {
   void *a, *b, *c;
   int64_t by;                 /* extents of products are multiplied by it: 4 on a GPU */
   struct group *g;
-  double rate[SHAPES], rate32, copy, stream, launch, forward, backward, head64, link, link_small, net, net_small;
+  union {                     /* what is measured; a figure of the file is the median over rounds */
+    struct { double rate[SHAPES], rate32, copy, stream, forward, backward, link, net, launch, head64, link_small, net_small; };
+    double all[SHAPES + 11];
+  };
+  double got;                 /* share of its processors that a rank had in the products, the least of ranks and rounds */
+  double spread, typical; int widest;   /* the most over the least of the rounds, less 1: the largest and the median of the first STEADY figures, and whose the largest is */
 };
+enum { FIGURES = LEN (((struct bench *) 0)->all), STEADY = FIGURES - 4 };
+_Static_assert (offsetof (struct bench, got) - offsetof (struct bench, all) == FIGURES * sizeof (double), "a name for each figure");
 
 static double slowest (const struct bench *b, double t)
 {
@@ -36,7 +44,7 @@ static double slowest (const struct bench *b, double t)
   return most;
 }
 
-/* Seconds of O on queue Q: the best of as many runs as the slowest rank makes in a fifth of a second, at least 5; all ranks make the same number. */
+/* Seconds of O on queue Q: the best of as many runs as the slowest rank makes in a tenth of a second, at least 5; all ranks make the same number. */
 static double seconds_of (struct bench *b, struct queue *q, const struct op *o)
 {
   double best = 1e30, once = 0;
@@ -48,13 +56,21 @@ static double seconds_of (struct bench *b, struct queue *q, const struct op *o)
     b->d->ops->sync (b->d, b->ev);
     t = now () - t;
     if (i) best = MIN (best, t);
-    if (i == 1) once = slowest (b, t), runs = (int64_t) MIN (MAX (0.2 / MAX (once, 1e-7), 5), 2000);
+    if (i == 1) once = slowest (b, t), runs = (int64_t) MIN (MAX (0.1 / MAX (once, 1e-7), 5), 2000);
   }
   return slowest (b, best);
 }
 
+static double processor_seconds (void)
+{
+  struct timespec t;
+  clock_gettime (CLOCK_PROCESS_CPUTIME_ID, &t);
+  return (double) t.tv_sec + 1e-9 * (double) t.tv_nsec;
+}
+
 static void products (struct bench *b)
 {
+  double wall = now (), busy = processor_seconds ();
   for (int i = 0; i <= SHAPES; i++) {
     const int64_t *s = shape[i < SHAPES ? i : 1], m = s[0] * b->by, n = s[1] * b->by, k = s[2] * b->by;
     enum dtype t = i < SHAPES ? DT_BF16 : DT_F32;
@@ -63,6 +79,8 @@ static void products (struct bench *b)
     if (i < SHAPES) b->rate[i] = rate;
     else b->rate32 = rate;
   }
+  double got = (processor_seconds () - busy) / (now () - wall) / MAX (b->d->conf.threads, 1);
+  b->got = MIN (b->got, -slowest (b, -got));
 }
 
 static double attention (struct bench *b, int64_t head, bool backward)
@@ -144,7 +162,8 @@ static void write_file (const struct bench *b, FILE *f)
   fprintf (f, "# %s as %d rank%s of %s see%s it, %d compute thread%s each. Written by: mpiexec -n %d pretrain doctor --calibrate\n", host, m->size, m->size > 1 ? "s" : "", device, m->size > 1 ? "" : "s",
            b->d->conf.threads, b->d->conf.threads > 1 ? "s" : "", m->size);
   fprintf (f, "name: %s\nsource:\n  gpu: \"measured on %s, %s: the peaks are the fastest product of this run; memory as the device says\"\n", device, host, day);
-  fprintf (f, "  gemm: \"measured on %s, %s: %d products of bf16, all ranks at once; the formula fitted on them, rms %.0f %%\"\n", host, day, SHAPES, 100 * g.error);
+  fprintf (f, "  gemm: \"measured on %s, %s: %d products of bf16, all ranks at once, medians of %d rounds, which differ by %.0f %% (median); the formula fitted on them, rms %.0f %%\"\n", host, day, SHAPES, ROUNDS,
+           100 * b->typical, 100 * g.error);
   fprintf (f, "  attention: \"measured on %s, %s: causal, bf16, 8 heads of 128 and of 64, %lld tokens\"\n", host, day, (long long) (512 * b->by));
   if (b->link > 0) fprintf (f, "  nvlink: \"measured on %s, %s: all-gather of %d MiB over the %d ranks of a node, and of 64 bytes\"\n", host, day, ROOM / 4 >> 20, m->local_size);
   else fprintf (f, "  nvlink: \"not measured, as there was one rank a node: half of the copy bandwidth stands here\"\n");
@@ -167,6 +186,44 @@ static void write_file (const struct bench *b, FILE *f)
 
 /* ---- the command ---- */
 
+static void one_round (struct bench *b)
+{
+  const struct mesh *m = &b->j->m;
+  products (b);
+  memory (b);
+  b->forward = attention (b, 128, false);
+  b->backward = attention (b, 128, true);
+  b->head64 = MIN (attention (b, 64, false) / b->forward, 1);
+  links (b, m->node_comm, m->local_size, m->local_rank, &b->link, &b->link_small);
+  if (m->nodes > 1) links (b, m->world, m->size, m->rank, &b->net, &b->net_small);
+}
+
+static int rising (const void *a, const void *b)
+{
+  double x = *(const double *) a, y = *(const double *) b;
+  return (x > y) - (x < y);
+}
+
+/* Rounds one after the other, so that what disturbs one figure for a second does not disturb it in all of them. */
+static void rounds (struct bench *b)
+{
+  double got[FIGURES][ROUNDS], spread[STEADY];
+  b->got = 1;
+  for (int r = 0; r < ROUNDS; r++) {
+    one_round (b);
+    for (int i = 0; i < FIGURES; i++) got[i][r] = b->all[i];
+  }
+  for (int i = 0; i < FIGURES; i++) {
+    qsort (got[i], ROUNDS, sizeof (double), rising);
+    b->all[i] = got[i][ROUNDS / 2];
+    if (i >= STEADY) continue;
+    spread[i] = got[i][0] > 0 ? got[i][ROUNDS - 1] / got[i][0] - 1 : 0;
+    if (spread[i] > b->spread) b->spread = spread[i], b->widest = i;
+  }
+  qsort (spread, STEADY, sizeof (double), rising);
+  b->typical = spread[STEADY / 2];
+}
+
 static int measure (struct job *j, const char *device, struct bench *b, struct err *e)
 {
   struct dev_conf dc = { .local_rank = j->m.local_rank, .local_size = j->m.local_size };
@@ -186,14 +243,7 @@ static int measure (struct job *j, const char *device, struct bench *b, struct e
   b->ev = b->d->ops->event_open (b->d);
   for (int i = 0; i < 2; i++)   /* numbers like those of a run: zeros would make products faster than they are */
     dev_op (b->d, b->q, OP_INIT, init, .dst = i ? b->b : b->a, .n = ROOM * b->by / 4, .cols = 1024, .rows = ROOM * b->by / 4096, .gcols = 1024, .normal = true, .std = 0.02f, .seed = 1, .key = i);
-  products (b);
-  memory (b);
-  b->forward = attention (b, 128, false);
-  b->backward = attention (b, 128, true);
-  b->head64 = attention (b, 64, false) / b->forward;
-  b->head64 = MIN (b->head64, 1);
-  links (b, j->m.node_comm, j->m.local_size, j->m.local_rank, &b->link, &b->link_small);
-  if (j->m.nodes > 1) links (b, j->m.world, j->m.size, j->m.rank, &b->net, &b->net_small);
+  rounds (b);
   b->d->ops->drain (b->d);
   b->d->ops->event_close (b->d, b->ev);
   b->d->ops->queue_close (b->d, b->q);
@@ -203,13 +253,35 @@ static int measure (struct job *j, const char *device, struct bench *b, struct e
   return 0;
 }
 
-static int calibrate (struct job *j, const char *device, const char *path, struct err *e)
+static const char *figure_name (int i, int64_t by, char out[static 64])
+{
+  static const char *const rest[] = { "a product in fp32", "copies", "elementwise work", "attention forward", "attention backward", "gathers in a node", "gathers between nodes" };
+  if (i >= SHAPES) return rest[i - SHAPES];
+  snprintf (out, 64, "the product %lld x %lld x %lld", (long long) (shape[i][0] * by), (long long) (shape[i][1] * by), (long long) (shape[i][2] * by));
+  return out;
+}
+
+static int steady (const struct bench *b, double most, struct err *e)
+{
+  char t[64];
+  const char *widest = figure_name (b->widest, b->by, t);
+  say (SAY_INFO, "%d rounds: a figure differs by %.0f %% between them (median), %s by %.0f %%", ROUNDS, 100 * b->typical, widest, 100 * b->spread);
+  if (!strcmp (b->d->ops->name, "cpu") && b->got < 1 - most)
+    return user_err (e, "a rank had %.0f %% of its processors: something else runs here, and nothing was written; measure when it is quiet, or allow it: --spread %.0f", 100 * b->got,
+                     ceil (100 - 100 * b->got));
+  if (b->typical <= most) return 0;
+  return user_err (e, "figures of %d rounds differ by %.0f %% (median; %s by %.0f %%): something else runs here, and nothing was written; measure when it is quiet, or allow it: --spread %.0f",
+                   ROUNDS, 100 * b->typical, widest, 100 * b->spread, ceil (100 * b->typical));
+}
+
+static int calibrate (struct job *j, const char *device, const char *path, double spread, struct err *e)
 {
   struct bench *b = xalloc (sizeof *b, "calibration");
   b->j = j;
   base_phase ("calibrate");
   int rc = measure (j, device, b, e), bad = 0;
-  if (!rc && !j->m.rank) {
+  if (!rc && !j->m.rank) bad = steady (b, spread, e);
+  if (!rc && !bad && !j->m.rank) {
     FILE *f = fopen (path, "w");
     if (!f) bad = user_err (e, "cannot write %s: %s", path, strerror (errno));
     else {
@@ -228,8 +300,9 @@ static int calibrate (struct job *j, const char *device, const char *path, struc
   return rc;
 }
 
-static int options (int argc, char **argv, const char **device, const char **path, struct err *e)
+static int options (int argc, char **argv, const char **device, const char **path, double *spread, struct err *e)
 {
+  char *end = "";
   bool asked = false;
   for (int i = 1; i < argc; i++) {
     bool more = i + 1 < argc && strncmp (argv[i + 1], "--", 2);
@@ -237,9 +310,11 @@ static int options (int argc, char **argv, const char **device, const char **pat
       asked = true;
       if (more) *path = argv[++i];
     } else if (!strcmp (argv[i], "--device") && more) *device = argv[++i];
-    else return user_err (e, "doctor: `%.100s` is not understood: pretrain doctor --calibrate [FILE.yaml] [--device cpu|cuda]", argv[i]);
+    else if (!strcmp (argv[i], "--spread") && more) *spread = strtod (argv[++i], &end) / 100;
+    else return user_err (e, "doctor: `%.100s` is not understood: pretrain doctor --calibrate [FILE.yaml] [--device cpu|cuda] [--spread PERCENT]", argv[i]);
   }
   if (strcmp (*device, "cpu") && strcmp (*device, "cuda")) return user_err (e, "doctor: --device is cpu or cuda, not `%.100s`", *device);
+  if (*end || !(*spread >= 0)) return user_err (e, "doctor: --spread is a percentage, such as 20");
   if (!strchr (*path, '/') && !strstr (*path, ".y")) return user_err (e, "doctor: the file's name ends in .yaml, so that --machine takes it for a path: not `%.100s`", *path);
   return asked ? 0 : user_err (e, "doctor: say --calibrate [FILE.yaml] to measure this machine");
 }
@@ -249,10 +324,11 @@ int doctor_calibrate (int argc, char **argv)
   struct job *j = xalloc (sizeof *j, "job");
   struct err e = { 0 };
   const char *device = "cpu", *path = "cpu.yaml";
+  double spread = 0.15;
   int code = job_init (j, &argc, &argv);
   if (!code) {
-    int bad = options (argc, argv, &device, &path, &e);
-    bad = mesh_agree (&j->m, bad, &e) || calibrate (j, device, path, &e);
+    int bad = options (argc, argv, &device, &path, &spread, &e);
+    bad = mesh_agree (&j->m, bad, &e) || calibrate (j, device, path, spread, &e);
     code = job_end (j, bad ? EXIT_USER : EXIT_DONE, &e);
   }
   xfree (j);
