@@ -285,12 +285,17 @@ static void head (const struct plan *p, FILE *f)
   fprintf (f, "%s: ", p->shape.dim[AXIS_DP_REPLICATE] > 1 ? "Mesh (replicas, shards, pp, tp)" : "Mesh (dp, pp, tp)");
   if (p->shape.dim[AXIS_DP_REPLICATE] > 1) fprintf (f, "<b>(%d, %d, %d, %d)</b>", p->shape.dim[AXIS_DP_REPLICATE], p->shape.dim[AXIS_DP_SHARD], p->shape.dim[AXIS_PP], p->shape.dim[AXIS_TP]);
   else fprintf (f, "<b>(%d, %d, %d)</b>", p->shape.dim[AXIS_DP_SHARD], p->shape.dim[AXIS_PP], p->shape.dim[AXIS_TP]);
-  fprintf (f, " on %d node%s of %d GPUs, ", p->nodes, p->nodes > 1 ? "s" : "", p->m.gpus);
-  page_put (f, p->m.nic);
-  fprintf (f, " between them; %s, wrap ", plan_word ("sharding.strategy", c, t));
+  fprintf (f, " on %d node%s of %d GPUs", p->nodes, p->nodes > 1 ? "s" : "", p->m.gpus);
+  if (p->nodes > 1) {
+    fputs (", ", f);
+    page_put (f, p->m.nic);
+    fputs (" between them", f);
+  }
+  fprintf (f, "; %s, wrap ", plan_word ("sharding.strategy", c, t));
   page_put (f, c->sharding.wrap);
   fprintf (f, ", recompute %s", plan_word ("recompute.mode", c, v));
   if (p->stages > 1) fprintf (f, ", schedule %s", plan_word ("pipeline.schedule", c, w));
+  if (c->mesh.tp > 1 && c->mesh.tp_overlap > 1) fprintf (f, ", tp in %lld parts beside products", (long long) c->mesh.tp_overlap);
   fprintf (f, ". A step is %lld sequences of %lld tokens: %lld micro-batch%s of %lld on each of %d data ranks.</p>\n", (long long) c->train.global_batch, (long long) c->train.seq_len,
            (long long) p->mbs, p->mbs > 1 ? "es" : "", (long long) c->train.micro_batch, p->shape.dim[AXIS_DP_SHARD] * p->shape.dim[AXIS_DP_REPLICATE]);
   fputs ("<div class='tiles'>", f);

@@ -108,7 +108,7 @@ static void bracket_beside (const struct grid *g, int i, const struct lie *l, in
     fprintf (g->f, "<path d='M%d %dH%d' stroke='%s' class='t'/><circle cx='%d' cy='%d' r='3.5' fill='%s'/>", x, y, g->left, c, x, y, c);
     if (page_axis[i].axis == AXIS_PP && k) fprintf (g->f, "<path d='M%d %dl5 -9h-10z' fill='%s'/>", x, y - 3, c);
   }
-  fprintf (g->f, "<text x='%d' y='%d' style='fill:%s' class='p'>%s %d</text>", x, g->top - 12, c, axis_word (g->p, i), l->n);
+  fprintf (g->f, "<text x='%d' y='%d' style='fill:%s' class='p'>%s %d</text>", x, g->top - 12 - 15 * level, c, axis_word (g->p, i), l->n);
   if (g->label && g->label[i].text[0])
     fprintf (g->f, "<text transform='translate(%d %d) rotate(-90)' style='fill:%s' class='r'>%s</text>", x - 6, (y0 + y1) / 2, c, g->label[i].text);
 }
@@ -134,7 +134,7 @@ static void draw_grid (const struct plan *p, const struct page_label *label, int
     ups += lie[i].in_row;
     sides += lie[i].in_col;
   }
-  struct grid g = { p, label, f, MIN (p->m.gpus, p->gpus), 84 + SIDE * sides, MAX (24 + LEVEL * ups, 36), wide ? 124 : CELL_W, nodes };
+  struct grid g = { p, label, f, MIN (p->m.gpus, p->gpus), 84 + SIDE * sides, MAX (24 + LEVEL * ups, 21 + 15 * sides), wide ? 124 : CELL_W, nodes };
   int w = col_x (&g, g.cols) + (label ? 170 : 60), h = row_y (&g, nodes) + (more ? 30 : 2);
   fprintf (f, "<svg viewBox='0 0 %d %d' style='max-width:%dpx' role='img'>", w, h, w);
   for (int r = 0; r < nodes; r++) {
@@ -204,7 +204,7 @@ static void axis_table_out (const struct plan *p, FILE *f)
     for (int k = 0; k < s->lines; k++)
       if (page_ink_of (s->line[k].group) == page_ink_of (group_drawn (p, i))) bytes += (double) s->line[k].bytes, busy += s->line[k].busy, exposed += s->line[k].exposed;
     const char *name = page_axis[i].axis == AXIS_DP_SHARD && p->shape.dim[AXIS_DP_REPLICATE] == 1 ? "dp" : axis_table[page_axis[i].axis].name;
-    fprintf (f, "<tr><td><svg width='34' height='12' viewBox='0 0 34 12'><path d='M2 6H32' stroke='%s' class='l'/><circle cx='6' cy='6' r='3.5' fill='%s'/><circle cx='28' cy='6' r='3.5' fill='%s'/></svg> <b>%s %d</b></td>",
+    fprintf (f, "<tr><td style='white-space:nowrap'><svg width='34' height='12' viewBox='0 0 34 12'><path d='M2 6H32' stroke='%s' class='l'/><circle cx='6' cy='6' r='3.5' fill='%s'/><circle cx='28' cy='6' r='3.5' fill='%s'/></svg> <b>%s %d</b></td>",
              page_ink[page_axis[i].ink], page_ink[page_axis[i].ink], page_ink[page_axis[i].ink], name, p->shape.dim[page_axis[i].axis]);
     page_cell (f, false, page_axis[i].axis == AXIS_DP_SHARD && p->shape.no_shard ? axis_table[AXIS_DP_REPLICATE].cuts : axis_table[page_axis[i].axis].cuts);
     if (!g->cross) snprintf (t, sizeof t, "%.60s, inside a node", g->link);

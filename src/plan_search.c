@@ -249,6 +249,7 @@ int plan_search (struct plan *p, const struct conf *c, const struct machine *m, 
   p->refused = found.refused;
   if (n) p->choice = got, p->choices = MIN (n, PLAN_RANKED);
   else xfree (got);
-  if (!n && !rc) plan_note (p, "none of the %d ways to cut the model over %d GPUs that were looked at fits", all, gpus);
+  if (!n && !rc && !all) plan_note (p, "the state alone is more than %d GPUs have, however it is cut: no mesh was tried", gpus);
+  else if (!n && !rc) plan_note (p, "none of the %d ways to cut the model over %d GPUs that were looked at fits", all, gpus);
   return rc;
 }

@@ -55,6 +55,7 @@ static void head (const struct plan *p, FILE *f)
   fprintf (f, "cut:  %s, reshard %s, prefetch %lld, wrap %s; recompute %s", plan_word ("sharding.strategy", c, w[0]), plan_word ("sharding.reshard", c, w[1]),
            (long long) c->sharding.prefetch, c->sharding.wrap, plan_word ("recompute.mode", c, w[2]));
   if (p->stages > 1) fprintf (f, "; schedule %s", plan_word ("pipeline.schedule", c, w[3]));
+  if (c->mesh.tp > 1 && c->mesh.tp_overlap > 1) fprintf (f, "; tp in %lld parts beside products", (long long) c->mesh.tp_overlap);
   fprintf (f, "\n");
   if (c->recompute.mode) fprintf (f, "      layers keep: %s\n", p->stage[p->worst].keep);
   fprintf (f, "\n");
