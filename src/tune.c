@@ -60,6 +60,23 @@ static bool has_shape (const char *text, const char *line)
   return false;
 }
 
+/* Of MINE what BASE, a text of the same title, lacks, under the title; NULL: nothing. Frees MINE. */
+static char *lacking (char *mine, const char *base)
+{
+  size_t title = strcspn (base, "\n") + 1, at = title;
+  if (mine && !strncmp (mine, base, title))
+    for (size_t n, i = title; mine[i]; i += n) {
+      const char *line = mine + i;
+      n = strcspn (line, "\n") + 1;
+      if (has_shape (base, line)) continue;
+      memmove (mine + at, line, n);
+      at += n;
+    }
+  if (at > title) return mine[at] = 0, mine;
+  xfree (mine);
+  return NULL;
+}
+
 /* The first text's title and each shape once. Texts of another title are of other hardware: left out. */
 static char *merge (const char *all, int total)
 {
@@ -107,6 +124,9 @@ void tune_share (struct job *j)
   MPI_Iallreduce (&have, &any, 1, MPI_INT, MPI_MAX, j->m.world, &q);
   wait_all (1, &q);
   if (!any) return;
+  char *base = mesh_share_text (&j->m, j->m.rank || !mine ? NULL : strcpy (xalloc (strlen (mine) + 1, "gemm table"), mine));
+  if (base && j->m.rank) mine = lacking (mine, base);   /* ranks find the same, all but a few: rank 0 need not hold all of it */
+  xfree (base);
   char *all = collect (j, mine, &total), *text = j->m.rank ? NULL : merge (all, total);
   xfree (mine);
   xfree (all);

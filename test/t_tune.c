@@ -26,6 +26,14 @@ static void tune (struct dev *d, const char *text, bool use)
   used = use;
 }
 
+/* Bytes that this rank gave when the tables were gathered. */
+static int gave;
+int MPI_Igatherv (const void *in, int n, MPI_Datatype t, void *out, const int *len, const int *at, MPI_Datatype u, int root, MPI_Comm c, MPI_Request *q)
+{
+  gave = n;
+  return PMPI_Igatherv (in, n, t, out, len, at, u, root, c, q);
+}
+
 int main (int argc, char **argv)
 {
   static struct job j;
@@ -68,6 +76,12 @@ int main (int argc, char **argv)
   if (size == 1) mine = "lib 1 on X\nc: 05\n";
   tune_share (&j);
   tap_ok (strstr (told, "c: 05") != NULL, "what is shared later is what ranks have then");
+  static const char *const more[] = { "lib 1 on X\na: 01\nbb: 02\n", "lib 1 on X\na: 07\nlonger: 06\nbb: 02\nd: 05\n", "lib 1 on X\nbb: 02\na: 01\n", "lib 2 on Y\nz: 09\n" };
+  mine = more[rank];
+  tune_share (&j);
+  want = size > 1 ? "lib 1 on X\na: 01\nbb: 02\nlonger: 06\nd: 05\n" : more[0];
+  int sent = rank == 1 ? (int) strlen ("lib 1 on X\nlonger: 06\nd: 05\n") + 1 : rank ? 0 : (int) strlen (more[0]) + 1;
+  tap_ok (!strcmp (told, want) && gave == sent, "ranks give what rank 0 lacks, and nothing else");
   if (!rank) unlink (path), rmdir (dir);
   tap_done ();
   MPI_Finalize ();
