@@ -85,7 +85,7 @@ static const char help_text[] =
   "  HYBRID_SHARD    FULL_SHARD inside, and 2 (P / N) g (R - 1) / R over R replicas once\n"
   "The rule of thumb 2 M (N - 1) / N is SHARD_OPT in bf16. It does not grow with N: what grows is latency, and communication's share\n"
   "of a batch that stays. Bytes over bandwidth is the time at a link; NVLink, a card a GPU and a card a node are an order apart each.\n"
-  "Exposed is what computation waits for: above 30 % of the step, change the mesh. tp hides little (mesh.tp_overlap) and belongs on NVLink;\n"
+  "Exposed is what computation waits for: above 30 % of the step, change the mesh. tp hides little (mesh.tp_overlap): keep it on NVLink;\n"
   "gathers hide behind layers that compute longer; pp sends least, and idles (pp - 1) / (A + pp - 1) of the time.\n"
   "Read the page downwards: does it fit, which line of the ledger waits on which link, what would another mesh do.\n";
 
