@@ -42,6 +42,9 @@ static void text_of (const json_t *o, const char *key, char *out, size_t size)
 static struct past_step record_of (const json_t *o)
 {
   struct past_step s = { .step = integer (o, "step"), .tokens = integer (o, "tokens"), .time = integer (o, "time"), .skipped = json_is_true (json_object_get (o, "skipped")) };
+  const json_t *spike = json_object_get (o, "spike");
+  if (json_object_get (spike, "back_to")) s.back_from = integer (spike, "step");
+  else s.spike = spike != NULL;
   for (int i = 0; i < PAST_N; i++) s.v[i] = (float) number (past_key[i].in ? json_object_get (o, past_key[i].in) : o, past_key[i].name);
   return s;
 }

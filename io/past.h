@@ -13,7 +13,7 @@ enum past_figure { PAST_LOSS, PAST_NORM, PAST_LR, PAST_RATE, PAST_MFU, PAST_SECO
 enum { PAST_PARTS = PAST_DATA, PAST_PART_N = PAST_N - PAST_PARTS, PAST_AXES = PAST_TP, PAST_AXIS_N = PAST_WORLD - PAST_TP + 1 };
 extern const struct past_key { const char *in, *name, *says; } past_key[PAST_N];   /* IN: the object inside of the record, NULL: the record itself; says: for people */
 
-struct past_step { int64_t step, tokens, time; bool skipped; float v[PAST_N]; };
+struct past_step { int64_t step, tokens, time; bool skipped, spike; int64_t back_from; float v[PAST_N]; };   /* spike: why it was skipped; back_from: the first after a rollback, of that step; else 0 */
 /* A launch, as its first record tells; ranks and nodes 0: not told. */
 struct past_launch { int64_t after, time; int ranks, nodes, dim[4]; int64_t first; };   /* after: the step of the checkpoint; dim: tp, pp, dp_shard, dp_replicate; first: index of its first step */
 struct past_ckpt { int64_t step, bytes, time; char name[64]; };

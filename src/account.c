@@ -39,7 +39,7 @@ static int axis_of (enum group_kind k)
   }
 }
 
-static const char *axis_name (int i) { return i == WORLD_AXIS ? "world" : axis_table[i].name; }
+const char *account_axis (int i) { return i == WORLD_AXIS ? "world" : axis_table[i].name; }
 
 /* ---- MFU ---- */
 
@@ -130,7 +130,7 @@ static void axes (struct account *a)
   exposed_now (a, is);
   for (int i = 0; i < AXES; i++) p->axis[i] = (struct metrics_axis) { NULL, is[i] - a->exposed_was[i] };
   for (int k = 0; k < GROUP_N; k++)
-    if (a->j->s.ch.c[k].g) p->axis[axis_of (k)].name = axis_name (axis_of (k));
+    if (a->j->s.ch.c[k].g) p->axis[axis_of (k)].name = account_axis (axis_of (k));
   for (int i = 0; i < AXES; i++) p->exposed += p->axis[i].seconds;
 }
 
@@ -209,7 +209,7 @@ static void shares (struct account *a)
   for (int i = 0; i < AXES; i++) {
     x->axis[i] = (struct metrics_axis) { a->parts.axis[i].name, 0 };
     for (int r = 0; r < n; r++) x->axis[i].seconds += a->all[r].exposed[i] / n;
-    if (x->axis[i].seconds > 0) x->axis[i].name = axis_name (i);   /* another rank may have a group that rank 0 has not */
+    if (x->axis[i].seconds > 0) x->axis[i].name = account_axis (i);   /* another rank may have a group that rank 0 has not */
     for (int r = 0; r < n; r++) x->share += a->all[r].seconds > 0 ? a->all[r].exposed[i] / a->all[r].seconds / n : 0;
   }
 }

@@ -20,6 +20,8 @@ struct account_rank {
   struct gpu_state gpu;
 };
 
+const char *account_axis (int i);   /* "tp" ..., "world" */
+
 /* Never NULL. Local. */
 struct account *account_open (struct job *j);
 void account_close (struct account *a);   /* NULL is legal */

@@ -21,8 +21,6 @@ static size_t append (char *out, size_t n, const char *fmt, ...)
   return n;
 }
 
-static const char *axis_name (int i) { return i == AXIS_N ? "world" : axis_table[i].name; }
-
 static int largest (const double v[METRICS_AXES])
 {
   int most = 0;
@@ -42,8 +40,8 @@ static void place_text (const struct job *j, const struct machine *m, bool named
   struct sim_where w = sim_place (&j->m, k);
   const char *link = w.nodes > 1 ? "the network between nodes" : j->gpus[0] ? "the links inside a node" : "the memory of a node";
   if (named) link = machine_link (m, w.nodes > 1);
-  if (w.nodes > 1) snprintf (out, WORDS, "%s, %d ranks on %d nodes, waits for %s", axis_name (axis), w.n, w.nodes, link);
-  else snprintf (out, WORDS, "%s, %d ranks of one node, waits for %s", axis_name (axis), w.n, link);
+  if (w.nodes > 1) snprintf (out, WORDS, "%s, %d ranks on %d nodes, waits for %s", account_axis (axis), w.n, w.nodes, link);
+  else snprintf (out, WORDS, "%s, %d ranks of one node, waits for %s", account_axis (axis), w.n, link);
 }
 
 /* Half of one axis to another. False: they cannot. */
@@ -126,7 +124,7 @@ static void communication (const struct job *j, const struct metrics_ranks *r)
   size_t n = 0;
   for (int i = 0; i < METRICS_AXES; i++) share[i] = r->axis[i].seconds / r->seconds;
   for (int i = 0; i < METRICS_AXES; i++)
-    if (share[i] >= 0.005) n = append (list, n, "%s%s %.0f %%", n ? ", " : "", axis_name (i), 100 * share[i]);
+    if (share[i] >= 0.005) n = append (list, n, "%s%s %.0f %%", n ? ", " : "", account_axis (i), 100 * share[i]);
   if (crowded (j)) {
     say (SAY_INFO, "ranks wait %.0f %% of a step for each other (%s): %d ranks share %d cores, so most of it is for a turn on a core", 100 * r->share, list, j->m.local_size,
          wait_cores (j->m.local_size));
@@ -161,7 +159,7 @@ static void idle (struct advised *x, const struct account_rank *a, int rank)
   char most[64] = "";
   if (g->dips < DIPS || g->idle < 0.1 || a->seconds <= 0) return;
   for (int i = 0; i < METRICS_AXES; i++) waits += a->exposed[i];
-  if (waits > 0.01 * a->seconds) snprintf (most, sizeof most, ", most of it %s", axis_name (largest (a->exposed)));
+  if (waits > 0.01 * a->seconds) snprintf (most, sizeof most, ", most of it %s", account_axis (largest (a->exposed)));
   x->idle = true;
   say (SAY_WARN, "the GPU of rank %d on %s stands still %.0f %% of the time, every %.2g s (a step takes %.2g s): of a step %.0f %% is waiting for communication%s, "
        "%.0f %% for data, %.0f %% host time", rank, a->host, 100 * g->idle, g->seconds / g->dips, a->seconds, 100 * waits / a->seconds, most,

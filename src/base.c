@@ -248,3 +248,19 @@ void count_text (int64_t n, char out[static 24])
   static const char *const unit[] = { "", "K", "M", "B", "T" };
   scaled ((double) n, 1000, unit, LEN (unit), out);
 }
+
+int64_t file_number (const char *path, const char *key)
+{
+  char line[256];
+  int64_t v = -1;
+  FILE *f = fopen (path, "r");
+  while (f && v < 0 && fgets (line, sizeof line, f)) {
+    size_t n = strlen (key);
+    if (strncmp (line, key, n)) continue;
+    char *end;
+    long long x = strtoll (line + n, &end, 10);
+    if (end != line + n) v = strstr (end, "kB") ? x * 1024 : x;
+  }
+  if (f) fclose (f);
+  return v;
+}

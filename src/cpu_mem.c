@@ -37,23 +37,6 @@ static int map_span (struct err *e)
 
 /* ---- how much there is ---- */
 
-/* The number after KEY in a file of "Key: value kB" lines or (KEY empty) the number that the file is; -1 if there is none. */
-static int64_t file_number (const char *path, const char *key)
-{
-  char line[256];
-  int64_t v = -1;
-  FILE *f = fopen (path, "r");
-  while (f && v < 0 && fgets (line, sizeof line, f)) {
-    size_t n = strlen (key);
-    if (strncmp (line, key, n)) continue;
-    char *end;
-    long long x = strtoll (line + n, &end, 10);
-    if (end != line + n) v = strstr (end, "kB") ? x * 1024 : x;
-  }
-  if (f) fclose (f);
-  return v;
-}
-
 /* Room under a memory cgroup at DIR: limit less use, or INT64_MAX. Names of v2, then v1. Cached files count as use but give way. */
 static int64_t cgroup_room (const char *dir)
 {

@@ -43,18 +43,6 @@ struct launch {
 
 /* ---- looking ---- */
 
-static int64_t meminfo (const char *key)
-{
-  char line[128];
-  long long kb = 0;
-  FILE *f = fopen ("/proc/meminfo", "r");
-  size_t n = strlen (key);
-  while (f && fgets (line, sizeof line, f))
-    if (!strncmp (line, key, n) && line[n] == ':' && sscanf (line + n + 1, "%lld", &kb) == 1) break;
-  if (f) fclose (f);
-  return kb * 1024;
-}
-
 static void affinity (struct look *l)
 {
   cpu_set_t s;
@@ -137,8 +125,8 @@ static void look (struct launch *l, struct look *mine)
   mine->node = m->node;
   mine->threads = t ? atoi (t) : 0;
   affinity (mine);
-  mine->memory = meminfo ("MemTotal");
-  mine->memory_free = meminfo ("MemAvailable");
+  mine->memory = file_number ("/proc/meminfo", "MemTotal:");
+  mine->memory_free = file_number ("/proc/meminfo", "MemAvailable:");
   if (!statvfs (l->shm, &v)) mine->shm_size = (int64_t) v.f_blocks * (int64_t) v.f_frsize, mine->shm_free = (int64_t) v.f_bavail * (int64_t) v.f_frsize;
   if (m->local_rank == 0) hardware (mine, l->cards, sizeof l->cards), mine->shm_rate = write_rate (l->shm, MIN (8 << 20, mine->shm_free / 2), 4, false);
   if (m->rank == 0) {
@@ -188,9 +176,14 @@ static void gpus (struct launch *l)
 {
   struct job *j = l->j;
   struct dev_conf dc = { .local_rank = j->m.local_rank, .local_size = j->m.local_size };
-  bool driver = !access ("/dev/nvidiactl", F_OK), asked = !strcmp (l->device, "cuda");
-  if (!strcmp (l->device, "cpu") || (!asked && !driver)) return;
-  int bad = dev_open (&j->d, "cuda", &dc, &l->gpu_why);
+  int driver = !access ("/dev/nvidiactl", F_OK), any = driver, bad;
+  MPI_Request q;
+  if (!strcmp (l->device, "cpu")) return;
+  MPI_Iallreduce (MPI_IN_PLACE, &any, 1, MPI_INT, MPI_MAX, j->m.world, &q);   /* a node may lack what the others have */
+  wait_all (1, &q);
+  if (strcmp (l->device, "cuda") && !any) return;
+  if (any && !driver) bad = user_err (&l->gpu_why, "host %s has no NVIDIA driver (/dev/nvidiactl is missing), others have", base_host ());
+  else bad = dev_open (&j->d, "cuda", &dc, &l->gpu_why);
   l->gpu_up = !bad;
   l->gpu_bad = mesh_agree (&j->m, bad, &l->gpu_why) || mesh_devices (&j->m, j->d.id, false, l->gpus, sizeof l->gpus, &l->gpu_why);
   if (l->gpu_up) dev_close (&j->d);
@@ -387,7 +380,7 @@ static int examine (struct launch *l, int argc, char **argv, struct findings *f,
   int bad = strcmp (l->device, "auto") && strcmp (l->device, "cpu") && strcmp (l->device, "cuda") ? user_err (e, "doctor: --device is auto, cpu or cuda, not `%.100s`", l->device) : 0;
   char *yaml = argc ? job_operand (&argc, &argv) : NULL;
   if (yaml && access (yaml, R_OK)) bad = user_err (e, "doctor: %.400s: %s", yaml, strerror (errno));
-  if (bad) return -1;   /* on all ranks alike */
+  if (mesh_agree (m, bad, e)) return -1;   /* the file may be there for some */
   l->has_mesh = yaml || argc;
   if (l->has_mesh) job_options (l->j, yaml, argc, argv, &mesh_why);
   look (l, &mine);

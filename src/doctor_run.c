@@ -193,7 +193,7 @@ static void loss (const struct past *p, struct findings *f)
     double m = mean_loss (p, i, i + tenth);
     if (m < least) least = m, at = p->step[i + tenth - 1].step;
   }
-  for (int64_t i = 0; i < p->steps; i++) skipped += p->step[i].skipped || !isfinite (p->step[i].v[PAST_LOSS]);
+  for (int64_t i = 0; i < p->steps; i++) skipped += (p->step[i].skipped && !p->step[i].spike) || !isfinite (p->step[i].v[PAST_LOSS]);
   bool rises = p->steps >= 10 && last > 1.15 * least + 0.1, gone = p->end.code == EXIT_DIVERGED;
   if (!rises && !gone && skipped < 3) return;
   struct finding *x = finding_add (f, FINDING_WRONG);

@@ -177,6 +177,7 @@ void observe_spike (struct observer *o, const struct metrics_spike *s) { o->spik
 
 void observe_back (struct observer *o, int64_t step)
 {
+  o->step = step;
   metrics_back (o->metrics, step);
   if (o->board) tensorboard_session (o->board, step + 1);
 }

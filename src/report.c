@@ -59,11 +59,16 @@ static void skipped (const struct past *p, struct incident **list, int *n)
 {
   int64_t all = 0;
   for (int64_t k = 0; k < p->steps; k++) {
-    if (!p->step[k].skipped || ++all > SKIPPED) continue;
+    const struct past_step *s = &p->step[k];
+    if ((!s->skipped && !s->back_from) || ++all > SKIPPED) continue;
     struct incident *i = add (list, n);
-    *i = (struct incident) { .step = p->step[k].step, .time = p->step[k].time, .word = "skipped", .mood = "warm", .text = "step skipped: the gradient was not finite" };
+    *i = (struct incident) { .step = s->step, .time = s->time, .word = s->back_from ? "rolled back" : "skipped", .mood = "warm" };
+    if (s->back_from) snprintf (i->text, sizeof i->text, "rolled back to step %" PRId64 ": step %" PRId64 " was a spike", s->step - 1, s->back_from);
+    else snprintf (i->text, sizeof i->text, "step skipped: %s", s->spike ? "a spike of the loss or of the gradient's norm" : "the gradient was not finite");
   }
-  if (all > SKIPPED) snprintf ((*list)[*n - 1].text, sizeof (*list)->text, "step skipped: the gradient was not finite; %" PRId64 " more steps after it", all - SKIPPED);
+  if (all <= SKIPPED) return;
+  struct incident *last = &(*list)[*n - 1];
+  snprintf (last->text + strlen (last->text), sizeof last->text - strlen (last->text), "; %" PRId64 " more steps after it", all - SKIPPED);
 }
 
 static void ended (const struct past *p, struct incident **list, int *n)

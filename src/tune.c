@@ -124,7 +124,7 @@ void tune_share (struct job *j)
   MPI_Iallreduce (&have, &any, 1, MPI_INT, MPI_MAX, j->m.world, &q);
   wait_all (1, &q);
   if (!any) return;
-  char *base = mesh_share_text (&j->m, j->m.rank || !mine ? NULL : strcpy (xalloc (strlen (mine) + 1, "gemm table"), mine));
+  char *base = mesh_share_text (&j->m, j->m.rank || !mine ? NULL : xstrdup (mine, "gemm table"));
   if (base && j->m.rank) mine = lacking (mine, base);   /* ranks find the same, all but a few: rank 0 need not hold all of it */
   xfree (base);
   char *all = collect (j, mine, &total), *text = j->m.rank ? NULL : merge (all, total);

@@ -81,6 +81,7 @@ elif what == 'long':
     assert r['lo']['loss'][at] == -5, 'the dip is kept'
 elif what == 'hostile': has('</script><script>alert(1)</script>', '<img src=x onerror=alert(1)>&"', '</style><b>'); assert r['name'].startswith('<img src=x')
 elif what == 'failed': has('ended with status 4, rank 2 on node7 during step 12: disk full'); assert [m['word'] for m in r['marks']] == ['skipped', 'failed']
+elif what == 'spiked': has('step skipped: a spike of the loss', 'rolled back to step 10: step 12 was a spike', 'step skipped: the gradient was not finite'); assert [m['word'] for m in r['marks']] == ['skipped', 'skipped', 'rolled back']
 P
 cat >make.py <<'P'
 import json, os
@@ -92,7 +93,7 @@ def run(name, records, end=None, config=None, tail=''):
     if end: json.dump(end, open(name + '/exit.json', 'w'))
     if config: open(name + '/config.yaml', 'w').write(config)
 conf = 'model: {dim: 16, layers: 2, heads: 4, kv_heads: 2, ffn: 32, vocab: 257}\ntrain: {steps: 80}\nmesh: {dp_shard: 2, pp: 1, tp: 1, dp_replicate: 1}\n'
-rec = lambda s, loss=1.0, **more: dict(step=s, loss=loss, grad_norm=1.0, lr=1e-3, tokens=s * 32, tokens_per_s=1000.0, mfu=None, seconds=0.03, time=1700000000 + s, skipped=False, **more)
+rec = lambda s, loss=1.0, skipped=False, **more: dict(step=s, loss=loss, grad_norm=1.0, lr=1e-3, tokens=s * 32, tokens_per_s=1000.0, mfu=None, seconds=0.03, time=1700000000 + s, skipped=skipped, **more)
 run('torn', [rec(s) for s in range(1, 6)], config=conf, tail='{"step":6,"loss":1.2,"gr')
 run('again', [rec(s) for s in range(1, 61)] + [rec(s, 2.0) for s in range(41, 81)], config=conf)
 run('empty', [], config=conf)
@@ -100,6 +101,8 @@ run('bare', [dict(step=1, loss=1.0), dict(step=2, loss=None), dict(step=3, loss=
 run('long', [rec(s, 99 if s == 54321 else -5 if s == 77777 else 2.0 + s % 7 / 10) for s in range(1, 100001)], config=conf)
 run('<img src=x onerror=alert(1)>&"\'', [rec(1), rec(2)], dict(code=4, reason='</script><script>alert(1)</script>', step=2, rank=0, host='</title>', phase='<b>', time=1700000009), conf.replace('{dim', '{name: "</style><b>", dim'))
 run('failed', [rec(s) for s in range(1, 12)] + [dict(rec(12), skipped=True)], dict(code=4, reason='disk full', step=12, rank=2, host='node7', phase='step 12', time=1700000100), conf)
+run('spiked', [rec(s, skipped=s in (5, 7)) if s != 5 else dict(rec(5, skipped=True), spike=dict(action='skip', step=5, batch=5)) for s in range(1, 11)]
+    + [dict(rec(11), spike=dict(action='rollback', step=12, batch=12, back_to=10)), rec(12)], config=conf)
 os.makedirs('nothing', exist_ok=True)
 P
 python3 make.py
@@ -121,7 +124,7 @@ try 'a run that was resumed: written' "$pretrain" report a
 try 'and complete' python3 page.py real a/report.html
 try 'two runs of different meshes' "$pretrain" report a other/ --output two.html
 try 'in one page' python3 page.py two two.html
-for w in torn again empty bare long failed; do
+for w in torn again empty bare long failed spiked; do
   try "$w: written" "$pretrain" report $w --output=$w.html
   try "$w: as it should be" python3 page.py $w $w.html
 done
