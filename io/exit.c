@@ -61,6 +61,9 @@ static bool says_running (const char *path)
   return is;
 }
 
+/* The last word of the run while a new launch is not yet through its start. */
+static void name_old (const char *dir, char out[static 1200]) { snprintf (out, 1200, "%s/exit.old.json", dir); }
+
 /* TMP becomes PATH unless a reason is there: then 1. Where there are no hard links, a rename: then the last word stands. */
 static int publish (const char *tmp, const char *path)
 {
@@ -90,17 +93,21 @@ int exit_said (const char *dir)
   return is ? code : -1;
 }
 
-void exit_clear (const char *dir)
+int exit_begin (const char *dir, bool keep)
 {
-  char path[1200];
+  char path[1200], old[1200];
   snprintf (path, sizeof path, "%s/exit.json", dir);
-  unlink (path);
+  name_old (dir, old);
+  if (keep && access (old, F_OK)) rename (path, old);
+  unlink (path);   /* a refused launch's, where the older word is kept already */
+  return exit_write (dir, EXIT_WORLD, RUNNING, 0);
 }
 
-int exit_begin (const char *dir)
+void exit_stands (const char *dir)
 {
-  exit_clear (dir);
-  return exit_write (dir, EXIT_WORLD, RUNNING, 0);
+  char old[1200];
+  name_old (dir, old);
+  unlink (old);
 }
 
 int exit_write (const char *dir, int code, const char *reason, int64_t step)

@@ -77,11 +77,11 @@ void metrics_close (struct metrics *m);   /* NULL is legal */
 /* The terminal's line for R, without newline; for rates and time left M remembers the steps since the last line. */
 void metrics_line (const struct metrics *m, const struct metrics_record *r, char *out, size_t size);
 
-/* Why the run ended. The first to know writes (any rank), atomically; a file that is there already stands, so rank 0 clears an
-   older run's at its start. System calls and no allocation: a watchdog thread may call it. STEP: the last one done. 0, or -1
-   when it could not be written, 1 when a reason stands there already. */
-void exit_clear (const char *dir);
-int  exit_begin (const char *dir);   /* clear, and write that the run goes on: what stays if all its processes are killed; any reason takes its place */
+/* Why the run ended. The first to know writes (any rank), atomically; a file that is there already stands, so rank 0 begins each launch. System calls and no allocation: a
+   watchdog thread may call it. STEP: the last one done. 0, or -1 when it could not be written, 1 when a reason stands there already. */
+/* Write that the run goes on: what stays if all its processes are killed; any reason takes its place. KEEP: the last word of an older launch that stood stays as exit.old.json, */
+int  exit_begin (const char *dir, bool keep);
+void exit_stands (const char *dir);   /* until this launch is sure not to be refused */
 int  exit_said (const char *dir);    /* the code that stands there; -1: none, or the run goes on */
 int  exit_write (const char *dir, int code, const char *reason, int64_t step);
 

@@ -116,19 +116,19 @@ static void read_metrics (struct past *p)
 
 /* ---- the rest of the folder ---- */
 
-static void read_end (struct past *p)
+static void read_end (const struct past *p, const char *name, struct past_end *end)
 {
   char path[STR + 32];
-  snprintf (path, sizeof path, "%s/exit.json", p->dir);
+  snprintf (path, sizeof path, "%s/%s", p->dir, name);
   json_t *o = json_load_file (path, 0, NULL);
-  if ((p->end.there = json_is_object (o))) {
-    p->end.code = integer (o, "code");
-    p->end.step = integer (o, "step");
-    p->end.rank = integer (o, "rank");
-    p->end.time = integer (o, "time");
-    text_of (o, "reason", p->end.reason, sizeof p->end.reason);
-    text_of (o, "host", p->end.host, sizeof p->end.host);
-    text_of (o, "phase", p->end.phase, sizeof p->end.phase);
+  if ((end->there = json_is_object (o))) {
+    end->code = integer (o, "code");
+    end->step = integer (o, "step");
+    end->rank = integer (o, "rank");
+    end->time = integer (o, "time");
+    text_of (o, "reason", end->reason, sizeof end->reason);
+    text_of (o, "host", end->host, sizeof end->host);
+    text_of (o, "phase", end->phase, sizeof end->phase);
   }
   json_decref (o);
 }
@@ -182,7 +182,8 @@ int past_open (struct past *p, const char *dir, struct err *e)
   snprintf (path, sizeof path, "%s/config.yaml", p->dir);
   conf_load (&p->c, path, 0, NULL, &p->why);
   read_metrics (p);
-  read_end (p);
+  read_end (p, "exit.json", &p->end);
+  read_end (p, "exit.old.json", &p->before);
   read_ckpts (p);
   if (p->steps || p->end.there || p->ckpts || !p->why.msg[0]) return 0;
   return user_err (e, "%s: nothing of a run is in this folder (no config.yaml, metrics.jsonl, exit.json or checkpoints)", dir);

@@ -18,6 +18,8 @@ struct past_step { int64_t step, tokens, time; bool skipped, spike; int64_t back
 struct past_launch { int64_t after, time; int ranks, nodes, dim[4]; int64_t first; };   /* after: the step of the checkpoint; dim: tp, pp, dp_shard, dp_replicate; first: index of its first step */
 struct past_ckpt { int64_t step, bytes, time; char name[64]; };
 
+struct past_end { bool there; int64_t code, step, rank, time; char reason[2000], host[64], phase[128]; };
+
 struct past {
   char dir[STR], name[256];             /* name: the last part of dir */
   struct conf c;                        /* config.yaml, */
@@ -29,7 +31,7 @@ struct past {
   json_t *last;                         /* the last record, NULL */
   struct coll_stat comm[GROUP_N][OP_N - OP_COLL_FIRST];   /* sums over `plain` steps: those without validation in them or just before, since the last launch */
   int64_t plain;
-  struct { bool there; int64_t code, step, rank, time; char reason[2000], host[64], phase[128]; } end;   /* exit.json */
+  struct past_end end, before;            /* exit.json; exit.old.json: before a launch that was refused */
 };
 
 /* 0, or -1 with the sentence: there is no such folder, or nothing of a run in it. P is to be closed in both cases. */

@@ -247,6 +247,7 @@ int doctor_runs (int argc, char **argv)
     doctor_run (&p[i], f);
     if (i) doctor_compare (&p[i - 1], &p[i], f);
     printf ("%s: %" PRId64 " steps, %s\n", p[i].dir, p[i].steps ? p[i].step[p[i].steps - 1].step : (int64_t) 0, p[i].end.there ? p[i].end.reason : "no word of its end");
+    if (p[i].before.there) printf ("this is of a launch that did not come to train; the run was left as it is, its own last word: %s\n", p[i].before.reason);
     int found = finding_print (f, "nothing is wrong as far as its files tell", stdout);
     code = MAX (code, found);
   }

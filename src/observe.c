@@ -48,28 +48,25 @@ static void watch_gpu (const struct job *j)
   if (pci[0] && nvml_open (pci, &why)) say (SAY_INFO, "%s; nothing is told of the state of GPUs", why.msg);
 }
 
-/* Rank 0's files. */
+/* Rank 0's files; first what the user may have named wrong: a launch that is refused cuts off no records. */
 static int open_files (struct observer *o, int64_t step, struct err *e)
 {
   const struct conf *c = &o->j->c;
   char path[2 * STR];
-  if (o->j->m.rank) return 0;
-  if (c->run.progress != PROGRESS_LOG) {
+  bool root = !o->j->m.rank;
+  if (root && run_prometheus (c, path, sizeof path) && !(o->prometheus = prometheus_open (path, c->run.dir, c->train.steps, e))) return -1;
+  if (!(o->metrics = metrics_open (c->run.dir, step, c->train.steps, c->run.log_every, e))) return -1;
+  if (root && c->run.progress != PROGRESS_LOG) {
     int width = terminal_width ();
     metrics_terminal (o->metrics, width || c->run.progress == PROGRESS_AUTO ? width : 80);
   }
-  if (c->run.tensorboard && !(o->board = tensorboard_open (c->run.dir, step + 1, e))) return -1;
-  if (run_prometheus (c, path, sizeof path) && !(o->prometheus = prometheus_open (path, c->run.dir, c->train.steps, e))) return -1;
-  return 0;
+  return root && c->run.tensorboard && !(o->board = tensorboard_open (c->run.dir, step + 1, e)) ? -1 : 0;
 }
 
 struct observer *observe_open (struct job *j, int64_t step, struct err *e)
 {
-  const struct conf *c = &j->c;
-  struct metrics *m = metrics_open (c->run.dir, step, c->train.steps, c->run.log_every, e);
-  if (!m) return NULL;
   struct observer *o = xalloc (sizeof *o, "observer");
-  *o = (struct observer) { .j = j, .metrics = m, .account = account_open (j), .profile = profile_open (j), .step = step, .after = step };
+  *o = (struct observer) { .j = j, .account = account_open (j), .profile = profile_open (j), .step = step, .after = step };
   watch_gpu (j);
   if (!open_files (o, step, e)) return o;
   observe_close (o);

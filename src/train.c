@@ -1,6 +1,7 @@
 #include "config.h"
 #include "data.h"
 #include "dump.h"
+#include "folder.h"
 #include "job.h"
 #include "metrics.h"
 #include "observe.h"
@@ -31,9 +32,8 @@ struct run {
   struct spike spike;
   int64_t checked;           /* step of the last replica check, which found nothing; 0: none */
   int bad_steps;             /* skipped in a row */
-  bool own;                  /* run.dir is ours to write */
+  struct folder folder;
   bool kept;                 /* the state is that of a checkpoint in run.dir */
-  int lock;                  /* on run.dir; -1: none */
   int here;                  /* steps of this launch */
   double slowest;            /* seconds of the slowest of them with its evaluation, the first left out where there are more */
   char end[96];              /* why it ended, for exit.json */
@@ -374,26 +374,6 @@ static int stop_at_start (struct run *r, struct err *e)
   return stopped (r, why);
 }
 
-static int prepare_dir (struct run *r, struct err *e)
-{
-  int bad = 0;
-  const char *dir = r->j.c.run.dir;
-  if (r->j.m.rank == 0) {
-    char path[STR + 32];
-    bad = job_folder (dir, e);
-    snprintf (path, sizeof path, "%s/checkpoints", dir);
-    bad = bad || job_folder (path, e) || run_lock (dir, &r->lock, e);
-    r->own = !bad;
-    snprintf (path, sizeof path, "%s/config.yaml", dir);
-    FILE *f = bad ? NULL : fopen (path, "w");
-    if (!bad && !f) bad = user_err (e, "run.dir: cannot write %s: %s", path, strerror (errno));
-    if (f) conf_dump (&r->j.c, f);
-    if (f && fclose (f)) bad = user_err (e, "run.dir: cannot write %s: %s", path, strerror (errno));
-    if (!bad && exit_begin (dir)) bad = user_err (e, "run.dir: cannot write %s/exit.json: %s", dir, strerror (errno));
-  }
-  return mesh_agree (&r->j.m, bad, e);
-}
-
 static void announce (const struct run *r)
 {
   const struct conf *c = &r->j.c;
@@ -421,15 +401,16 @@ static int train (struct run *r, const char *yaml, int argc, char **argv, struct
   if (spike_open (&r->spike, c, e)) return -1;
   stop_open (c->run.dir, c->run.max_minutes);
   watch_open (&r->j.m, c->run.watchdog);
-  if (open_data (r, e) || prepare_dir (r, e) || job_start (&r->j, e)) return -1;   /* the folder first: a run that does not fit leaves word why */
-  watch_device (&r->j.d);
+  if (open_data (r, e) || folder_take (&r->folder, &r->j, e)) return -1;
   watch_dir (c->run.dir);
+  if (job_start (&r->j, e)) return -1;
+  watch_device (&r->j.d);
   saver_open (&r->saver, &r->j);
   announce (r);
   r->batch = job_batches (&r->j, r->j.s.mbs, e);
   if (mesh_agree (&r->j.m, !r->batch, e) || restore (r, e)) return -1;
   r->seen = observe_open (&r->j, r->step, e);
-  if (mesh_agree (&r->j.m, !r->seen, e)) return -1;
+  if (mesh_agree (&r->j.m, !r->seen || folder_stands (&r->folder, &r->j, e), e)) return -1;
   if (r->step >= c->train.steps) say (SAY_INFO, "nothing to do: step %lld of %lld is reached", (long long) r->step, (long long) c->train.steps);
   tune_load (&r->j, r->step > 0);
   bool fresh = !r->step;
@@ -447,7 +428,7 @@ static struct run *the_run;
 static void last_words (int code, const char *sentence)
 {
   watch_leave ();
-  if (the_run->own || (the_run->j.m.rank && the_run->seen)) exit_write (the_run->j.c.run.dir, code, sentence, the_run->step);
+  if (the_run->folder.there || the_run->folder.own) exit_write (the_run->j.c.run.dir, code, sentence, the_run->step);
 }
 
 /* The watchdog's time before MPI is up, and so before all ranks have read the options together: mistakes in them are told then. */
@@ -476,7 +457,7 @@ int train_main (int argc, char **argv)
     xfree (r);
     return code;
   }
-  r->lock = -1;
+  r->folder.lock = -1;
   the_run = r;
   base_last_words (last_words);
   int rc = train (r, yaml, argc, argv, &e);
@@ -484,8 +465,8 @@ int train_main (int argc, char **argv)
   if (saver_finish (&r->saver, &late) && rc >= 0) rc = -1, e = late;
   saver_close (&r->saver);
   code = rc > 0 ? rc - 1 : EXIT_DONE;
-  if (r->own) exit_write (r->j.c.run.dir, rc < 0 ? e.code : code, rc < 0 ? e.msg : code ? r->end : "done", r->step);
-  run_unlock (r->lock);
+  if (r->folder.own) exit_write (r->j.c.run.dir, rc < 0 ? e.code : code, rc < 0 ? e.msg : code ? r->end : "done", r->step);
+  folder_leave (&r->folder);
   base_last_words (NULL);
   watch_stop ();
   observe_close (r->seen);

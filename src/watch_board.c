@@ -166,7 +166,7 @@ static enum fault fault_of (const struct place *p, bool local)
 
 static bool add_culprit (struct text *t, const struct place *p, bool local, const char *head)
 {
-  static const char *const words[] = { [GONE] = "is gone (killed, or no memory was left)", [STOPPED] = "stands still (SIGSTOP)", [BUSY] = "waits for none of the others (a disk that hangs?)" };
+  static const char *const words[] = { [GONE] = "is gone (killed, or no memory was left)", [STOPPED] = "stands still (SIGSTOP)", [BUSY] = "waits for none of the others (a disk or device that hangs?)" };
   enum fault f = fault_of (p, local);
   if (f) add (t, "%srank %d, process %d on host %s, %s during %s", head, p->rank, p->pid, p->host, words[f], p->phase);
   return f;

@@ -1,11 +1,12 @@
 /* A module in the place of the cuda device, for hosts without a GPU: what the program says when a module cannot be used, and which rank takes which GPU.
 
-   FAKE_CUDA=old: built from other sources. FAKE_CUDA=none: no GPU. FAKE_GPUS=a,b: the GPUs of the ranks of a node in turn. It can be opened; asked for its memory, it writes its name into the file taken and ends the job. */
+   FAKE_CUDA=old: built from other sources. FAKE_CUDA=none: no GPU. FAKE_CUDA=hang: opening it takes for ever. FAKE_GPUS=a,b: the GPUs of the ranks of a node in turn. It can be opened; asked for its memory, it writes its name into the file taken and ends the job. */
 #include "build_id.h"
 #include "host.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct host *H;
 
@@ -18,6 +19,7 @@ static bool is (const char *what)
 static int fake_open (struct dev *d, const struct dev_conf *c, struct err *e)
 {
   if (is ("none")) return H->user_err (e, "no GPU can be used here (fake): run with --run.device cpu");
+  while (is ("hang")) pause ();
   const char *s = getenv ("FAKE_GPUS");
   for (int i = 0; s && i < c->local_rank; i++) s = strchr (s, ',') ? strchr (s, ',') + 1 : NULL;
   snprintf (d->id, sizeof d->id, "%.*s", s ? (int) strcspn (s, ",") : 1, s ? s : "?");
