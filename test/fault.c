@@ -1,12 +1,17 @@
-/* A library to preload: one kind of file call fails, is slow or comes short, on one rank or on all. It minds files below a folder `checkpoints` only.
+/* A library to preload: one kind of file call fails, is slow, comes short or waits for the test, on one rank or on all.
 
-     FAULT=CALL:ERRNO      pwrite, pread, open, fsync, rename or flock, and the number that errno gets; 0: the call is done, slowly (FAULT_US) or in part (FAULT_SHORT)
+     FAULT=CALL:ERRNO      pwrite, pread, open, fopen, access, fsync, rename or flock, and the number that errno gets; 0: the call is done, slowly (FAULT_US), in part (FAULT_SHORT)
+                           or late (FAULT_HOLD)
+     FAULT_PATH=WORD       only files with this in their path; not given: those below a folder `checkpoints`
      FAULT_RANK=R          only on this rank (PMI_RANK); not given: on all
      FAULT_AFTER=N         the first N calls do well
      FAULT_COUNT=N         so many fail, then all do well again; not given: all
      FAULT_US=N            microseconds that each such call takes more
      FAULT_SHORT=1         pwrite and pread move at most 1000 bytes
-     FAULT_KILL=1          SIGKILL instead of an error */
+     FAULT_KILL=1          SIGKILL instead of an error
+     FAULT_HOLD=NAME       the first such call makes the file NAME, so that a test knows where the process stands, and waits until NAME.go is there or the program has caught a signal
+
+   Apart from these, FAULT_HEARD=NAME: the first signal that the program catches makes the file NAME. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,10 +23,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
 static atomic_long calls;
+static atomic_bool caught;
+static void (*handler[65]) (int);
 
 static long number (const char *name, long otherwise)
 {
@@ -29,17 +38,43 @@ static long number (const char *name, long otherwise)
   return s ? atol (s) : otherwise;
 }
 
+static void leave (const char *name)
+{
+  int fd = (int) syscall (SYS_openat, AT_FDCWD, name, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (fd >= 0) close (fd);
+}
+
+/* A minute at most: a test that has died must not leave processes behind. */
+static void hold (void)
+{
+  char go[4096];
+  const char *name = getenv ("FAULT_HOLD");
+  if (!name) return;
+  snprintf (go, sizeof go, "%s.go", name);
+  leave (name);
+  for (int ms = 0; ms < 60000 && !caught && syscall (SYS_faccessat, AT_FDCWD, go, F_OK); ms += 2) usleep (2000);
+}
+
+/* Signals do not shorten it. */
+static void slow (void)
+{
+  long us = number ("FAULT_US", 0);
+  struct timespec t = { us / 1000000, us % 1000000 * 1000 };
+  while (nanosleep (&t, &t) && errno == EINTR) ;
+}
+
 /* Is CALL on this file to be disturbed? Then errno's number, or 0 for a call that shall be done all the same; -1: leave it alone. */
 static int disturbed (const char *call, const char *path)
 {
-  const char *fault = getenv ("FAULT"), *rank = getenv ("PMI_RANK");
+  const char *fault = getenv ("FAULT"), *rank = getenv ("PMI_RANK"), *word = getenv ("FAULT_PATH");
   size_t n = strlen (call);
-  if (!fault || strncmp (fault, call, n) || fault[n] != ':' || !strstr (path, "/checkpoints")) return -1;
+  if (!fault || strncmp (fault, call, n) || fault[n] != ':' || !strstr (path, word ? word : "/checkpoints")) return -1;
   if (number ("FAULT_RANK", -1) >= 0 && (!rank || atol (rank) != number ("FAULT_RANK", -1))) return -1;
   long at = calls++, after = number ("FAULT_AFTER", 0);
   if (at < after || at - after >= number ("FAULT_COUNT", 1L << 60)) return -1;
   if (number ("FAULT_KILL", 0)) kill (getpid (), SIGKILL);
-  if (number ("FAULT_US", 0)) usleep ((useconds_t) number ("FAULT_US", 0));
+  if (at == after) hold ();
+  slow ();
   return atoi (fault + n + 1);
 }
 
@@ -79,6 +114,18 @@ MOVE (pread64, "pread", void *)
 OPEN (open)
 OPEN (open64)
 
+FILE *fopen (const char *path, const char *mode)
+{
+  int e = disturbed ("fopen", path);
+  return e > 0 ? errno = e, NULL : REAL (fopen) (path, mode);
+}
+
+int access (const char *path, int how)
+{
+  int e = disturbed ("access", path);
+  return e > 0 ? errno = e, -1 : REAL (access) (path, how);
+}
+
 int fsync (int fd)
 {
   int e = disturbed_fd ("fsync", fd);
@@ -95,4 +142,24 @@ int rename (const char *from, const char *to)
 {
   int e = disturbed ("rename", to);
   return e > 0 ? errno = e, -1 : REAL (rename) (from, to);
+}
+
+static void on_signal (int sig)
+{
+  const char *name = getenv ("FAULT_HEARD");
+  if (handler[sig]) handler[sig] (sig);
+  caught = true;
+  if (name) leave (name);
+}
+
+/* The program's own handler, and a note that it was called. */
+int sigaction (int sig, const struct sigaction *a, struct sigaction *old)
+{
+  struct sigaction mine;
+  bool notes = (getenv ("FAULT_HOLD") || getenv ("FAULT_HEARD")) && (sig == SIGTERM || sig == SIGUSR1) && a && !(a->sa_flags & SA_SIGINFO) && a->sa_handler != SIG_IGN && a->sa_handler != SIG_DFL;
+  if (!notes) return REAL (sigaction) (sig, a, old);
+  mine = *a;
+  handler[sig] = a->sa_handler;
+  mine.sa_handler = on_signal;
+  return REAL (sigaction) (sig, &mine, old);
 }
