@@ -23,7 +23,8 @@
      gemm.points         measured products, a list of "M N K RATE" (bf16). A product near one of them (in log m, n, k) takes its rate, one far away the formula's
      gemm.points_fp8     the same for fp8
 
-     attention.forward, attention.backward          FLOP/s over the visible pairs of query and key, head 128, long sequences (scores made again not counted);
+     attention.forward, attention.backward          FLOP/s over the visible pairs of query and key, head 128, long sequences: 2 products forward, 4 backward
+                         (published figures count 5, the scores made again: take 0.8 of them)
      attention.head64    factor for heads of 64; default 0.8
      attention.half_seq  keys at which half of it is reached; default 256: s / (s + half_seq)
 

@@ -3,6 +3,7 @@
 #include "conf_int.h"
 #include "machine.h"
 #include "share.h"
+#include "sim.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,6 +89,24 @@ static void check_pair (void)
   tap_ok (up, "more bytes take longer, more GPUs share the links better");
 }
 
+/* cuDNN on one H200, TFLOP/s as such figures count: 2 products forward, 5 backward. The planner's time, from its own count of products, is what was measured. */
+static void check_attention (void)
+{
+  static const struct { int64_t batch, heads, seq, head_dim; double forward, backward; } at[] = {
+    { 4, 32, 4096, 128, 595, 474 }, { 2, 32, 8192, 128, 628, 506 }, { 4, 32, 4096, 64, 433, 378 } };
+  struct machine m;
+  struct err e = { 0 };
+  bool ok = !machine_load (&m, "h200", &e);
+  for (int i = 0; i < LEN (at); i++) {
+    struct op_attn f = { .batch = at[i].batch, .sq = at[i].seq, .sk = at[i].seq, .heads = at[i].heads, .kv_heads = at[i].heads, .head_dim = at[i].head_dim, .t = DT_BF16 };
+    struct op there = { .kind = OP_ATTN, .attn = f }, back = { .kind = OP_ATTN_BWD, .attn_bwd = { .f = f } };
+    double product = dev_flops (&there) / 2, forward = sim_price (&m, &there, false, false), backward = sim_price (&m, &back, false, false);
+    ok = ok && fabs (forward * at[i].forward * 1e12 / (2 * product) - 1) < 0.07 && fabs (backward * at[i].backward * 1e12 / (5 * product) - 1) < 0.07;
+    if (!ok) fprintf (stderr, "# seq %g: forward %g, backward %g TFLOP/s\n", (double) at[i].seq, 2e-12 * product / forward, 5e-12 * product / backward);
+  }
+  tap_ok (ok, "one H200: attention takes as long as was measured, forward and backward");
+}
+
 static void refused (const char *name, const char *text, const char *words)
 {
   struct machine m;
@@ -114,6 +133,7 @@ int main (int argc, char **argv)
   share_each ("networks", ".yaml", one_net, NULL);
   share_each ("machines", ".yaml", one_machine, NULL);
   check_pair ();
+  check_attention ();
   tap_ok (seen >= 5 && net_count >= 4, "%d machines, %d networks", seen, net_count);
   tap_ok (!machine_load (&m, "a100-80g-25gbe", &e) && m.nics == 1 && near (m.nic_bandwidth, 3.125e9) && strstr (m.nic, "25 Gb/s"), "25 Gb/s is 3.125 GB/s, one card a node");
   tap_ok (!machine_load (&m, "a100-80g", &e) && near (m.nic_bandwidth, 25e9) && near (m.bandwidth, 2039e9) && near (m.nic_latency, 5e-6)
