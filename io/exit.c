@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -40,11 +41,11 @@ static void escape (const char *s, char *out, size_t size)
   out[at] = 0;
 }
 
-static int write_synced (const char *path, const char *text, size_t n)
+static int write_whole (const char *path, const char *text, size_t n)
 {
   int fd = open (path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) return -1;
-  int bad = write (fd, text, n) != (ssize_t) n || fsync (fd);
+  int bad = write (fd, text, n) != (ssize_t) n;
   return close (fd) || bad ? -1 : 0;
 }
 
@@ -73,12 +74,20 @@ static int publish (const char *tmp, const char *path)
   return rc ? 1 : 0;
 }
 
-static void sync_dir (const char *dir)
+static void sync_path (const char *path)
 {
-  int fd = open (dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  int fd = open (path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return;
   fsync (fd);
   close (fd);
+}
+
+void exit_sync (const char *dir)
+{
+  char path[1200];
+  snprintf (path, sizeof path, "%s/exit.json", dir);
+  sync_path (path);
+  sync_path (dir);
 }
 
 int exit_said (const char *dir)
@@ -112,6 +121,14 @@ void exit_stands (const char *dir)
 
 int exit_write (const char *dir, int code, const char *reason, int64_t step)
 {
+  int rc = exit_tell (dir, code, reason, step);
+  if (rc >= 0) exit_sync (dir);
+  return rc;
+}
+
+int exit_tell (const char *dir, int code, const char *reason, int64_t step)
+{
+  static atomic_int tries;   /* the main thread and the watchdog's may speak at once */
   char path[1200], tmp[1200], why[4096], phase[512], text[6000];
   escape (reason, why, sizeof why);
   escape (base_phase_get (), phase, sizeof phase);
@@ -120,9 +137,8 @@ int exit_write (const char *dir, int code, const char *reason, int64_t step)
                     "\"phase\": \"%s\", \"time\": %" PRId64 "}\n",
                     code, why, step, base_rank_get (), base_host (), phase, (int64_t) time (NULL));
   snprintf (path, sizeof path, "%s/exit.json", dir);
-  snprintf (tmp, sizeof tmp, "%s/exit.json.%d.tmp", dir, base_rank_get ());
-  int rc = write_synced (tmp, text, n) ? -1 : publish (tmp, path);
+  snprintf (tmp, sizeof tmp, "%s/exit.json.%d.%d.tmp", dir, base_rank_get (), atomic_fetch_add (&tries, 1));
+  int rc = write_whole (tmp, text, (size_t) n) ? -1 : publish (tmp, path);
   if (rc < 0) unlink (tmp);
-  else sync_dir (dir);
   return rc;
 }

@@ -84,6 +84,9 @@ int  exit_begin (const char *dir, bool keep);
 void exit_stands (const char *dir);   /* until this launch is sure not to be refused */
 int  exit_said (const char *dir);    /* the code that stands there; -1: none, or the run goes on */
 int  exit_write (const char *dir, int code, const char *reason, int64_t step);
+/* The same in two, for those who may be ended at any moment: for all to read; on the disk. */
+int  exit_tell (const char *dir, int code, const char *reason, int64_t step);
+void exit_sync (const char *dir);
 
 /* Hold DIR for this process until run_unlock or its end. One rank. 0 (also where the file system has no locks), or -1 with the sentence, which names the owner. */
 int  run_lock (const char *dir, int *lock, struct err *e);

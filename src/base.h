@@ -33,6 +33,7 @@ void base_give_up (void (*fn) (void));
 int  base_rank_get (void);
 const char *base_host (void);               /* this host's short name; static storage */
 void base_phase (const char *phase);        /* what this rank is doing now ("load", "step 12"...): named when it dies; copied */
+#define PHASE_FINALIZE "MPI_Finalize"
 const char *base_phase_get (void);
 enum { BASE_PHASE = 128 };
 void base_phase_at (char *text);            /* from now on it is kept in TEXT [BASE_PHASE], which others may read; borrowed. NULL: as at first */

@@ -127,6 +127,7 @@ int job_end (struct job *j, int code, const struct err *e)
   if (j->planned) step_close (&j->s);
   if (j->dev_up) dev_close (&j->d);
   if (j->mesh_up) mesh_close (&j->m);
+  base_phase (PHASE_FINALIZE);
   MPI_Finalize ();
   return code;
 }

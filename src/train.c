@@ -468,7 +468,8 @@ int train_main (int argc, char **argv)
   if (r->folder.own) exit_write (r->j.c.run.dir, rc < 0 ? e.code : code, rc < 0 ? e.msg : code ? r->end : "done", r->step);
   folder_leave (&r->folder);
   base_last_words (NULL);
-  watch_stop ();
+  mesh_barrier (r->j.m.world);   /* whoever dies from here on does so after the run's last word */
+  watch_ending ();
   observe_close (r->seen);
   if (r->batch) dev_release (&r->j.d, MEM_STAGE, SPACE_PINNED, r->batch[0].ids, r->j.s.mbs * r->j.s.b.g.n * 16);
   xfree (r->batch);
@@ -476,6 +477,7 @@ int train_main (int argc, char **argv)
   if (r->train) data_close (r->train);
   if (r->valid) data_close (r->valid);
   code = job_end (&r->j, code, rc < 0 ? &e : NULL);
+  watch_stop ();
   xfree (r);
   return code;
 }

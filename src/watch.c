@@ -13,16 +13,21 @@
 #define SUSPENDED 3.0      /* a longer time between two looks: this process was stopped and goes on */
 #define OTHER_NODES 3.0    /* seconds for which other nodes may say what they know */
 #define LAST_TICKS 6       /* looks for which a rank that has said why it ends, or exit.json of another node, is given time */
-enum { LIMIT_LAST = 9 };   /* seconds for saying why: a disk that hangs must not keep the job */
+enum { LIMIT_LAST = 9,     /* seconds for saying why: a disk that hangs must not keep the job */
+  STACK = 256 << 10,       /* bytes, for texts */
+  MOURNED = 2 };           /* each rank minds the next two: the launcher is quick, and the first may be late or be ended before it has spoken */
 
 static struct {
   pthread_t thread;
   pthread_mutex_t lock;
   pthread_cond_t stop;
   bool on, stopping, dir_known;
-  const struct mesh *m;
+  bool ending;                 /* the run's own last word is said */
+  bool held;                   /* my life (watch_board.h) */
+  const struct mesh *m;        /* NULL: not yet; */
+  struct mesh own;             /* a copy, which outlives the run's, without communicators */
   const struct dev *volatile d;
-  struct board *board;
+  struct board *board, *alive;   /* alive: the same until the process ends */
   struct place *mine, alone;   /* on the board, or of one's own */
   double limit;
   char dir[1024];
@@ -101,8 +106,9 @@ static void fire (const char *what, double others)
   snprintf (why, sizeof why, "%s during %s on rank %d of host %s%s: %s", what, base_phase_get (), base_rank_get (), base_host (), in, cause);
   if (w.d) dev_stuck (w.d, stuck, sizeof stuck);
   int n = snprintf (line, sizeof line, "pretrain: %s; its collectives under way: %s\n", why, stuck);
-  int said = w.dir_known ? exit_write (w.dir, EXIT_WORLD, why, w.step) : 0;
+  int said = w.dir_known && !w.ending ? exit_tell (w.dir, EXIT_WORLD, why, w.step) : 0;   /* the launcher may end us some 20 ms after a rank has died */
   if (said <= 0 && write (2, line, (size_t) n) < 0) _exit (EXIT_WORLD);
+  if (w.dir_known) exit_sync (w.dir);
   if (w.board) end_node ();   /* last: where this makes the launcher end us all, all is said */
   _exit (EXIT_WORLD);
 }
@@ -116,13 +122,28 @@ static void look_at_me (double idle)
   struct place *p = w.mine;
   const struct dev *d = w.d;
   int64_t t = wait_turns ();
-  p->waiting = t != turns;
+  p->waiting = t != turns || !strcmp (p->phase, PHASE_FINALIZE);   /* there MPI waits by itself */
   turns = t;
   p->idle = idle;
   p->in.seq = 0;
   if (!d) return;
   memcpy (p->issued, d->issued, sizeof p->issued);
   if (idle > 2 * TICK) dev_oldest (d, &p->in);   /* the main thread stands still */
+}
+
+/* Ranks of my node have died without a word: those that are gone by now, for the launcher may be ending all of us. */
+static void fire_gone (const struct place *one)
+{
+  enum { TOLD = 16 };
+  int rank[TOLD] = { 0 }, n = 0;
+  char words[64], what[96];
+  for (int k = 0; k < w.m->local_size && n < TOLD; k++) {
+    const struct place *p = &w.board->place[k];
+    if (p == one || board_gone (p)) rank[n++] = p->rank;
+  }
+  mesh_ranks_text (rank, n, words, sizeof words);
+  snprintf (what, sizeof what, n > 1 ? "ranks %s are gone, seen" : "rank %s is gone, seen", words);
+  fire (what, 0);
 }
 
 /* The next rank of the node has died without a word? Each minds one: of several that die, one has a neighbour that lives. It may have been about to end in order. */
@@ -136,10 +157,27 @@ static void look_at_next (void)
     if (++gone > LAST_TICKS) w.board->over = 1;
     return;
   }
-  if (++gone < 2) return;
-  char what[96];
-  snprintf (what, sizeof what, "rank %d is gone, seen", p->rank);
-  fire (what, 0);
+  if (++gone >= 2) fire_gone (p);
+}
+
+/* One of the next has died, this moment. Where somebody has spoken the launcher is ending all of us. */
+static void look_at_dead (const struct place *p)
+{
+  if (p->end != HERE || w.board->over || (w.dir_known && !w.ending && exit_said (w.dir) >= 0)) return;
+  for (int k = 0; k < w.m->local_size; k++)
+    if (w.board->place[k].end == SPOKEN) return;
+  fire_gone (p);
+}
+
+/* Beside the looks, and without their delay. */
+static void *mourn (void *arg)
+{
+  struct place *p = arg;
+  if (!board_mourn (w.alive, &w.own, (int) (p - w.alive->place))) return NULL;
+  pthread_mutex_lock (&w.lock);
+  if (w.board && !w.stopping) look_at_dead (p);
+  pthread_mutex_unlock (&w.lock);
+  return NULL;
 }
 
 /* Another node has said why the job ends, and the launcher did not end us. */
@@ -163,6 +201,7 @@ static void *loop (void *arg)
     if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
     pthread_cond_timedwait (&w.stop, &w.lock, &t);
     if (w.stopping) break;
+    if (w.board && !w.held) board_hold (w.board, w.m), w.held = true;
     int64_t p = progress ();
     double at = now (), pause = at - before;
     before = at;
@@ -176,28 +215,47 @@ static void *loop (void *arg)
     snprintf (what, sizeof what, "no progress for %.0f s (run.watchdog)", at - since);
     fire (what, OTHER_NODES);
   }
+  if (w.held) board_let_go (w.board, w.m);
   pthread_mutex_unlock (&w.lock);
   return NULL;
 }
 
 /* ---- from outside ---- */
 
-void watch_start (double seconds)
+/* Signals are the main thread's. */
+static void start_thread (pthread_t *t, void *(*run) (void *), void *arg)
 {
   sigset_t all, old;
+  pthread_attr_t a;
+  sigfillset (&all);
+  sigdelset (&all, SIGALRM);
+  pthread_attr_init (&a);
+  pthread_attr_setstacksize (&a, STACK);
+  pthread_sigmask (SIG_SETMASK, &all, &old);
+  must (!pthread_create (t, &a, run, arg), "cannot start the watchdog's thread");
+  pthread_sigmask (SIG_SETMASK, &old, NULL);
+  pthread_attr_destroy (&a);
+}
+
+void watch_start (double seconds)
+{
   if (seconds <= 0) return;
   w.m = NULL;
   w.d = NULL;
   w.board = NULL;
   w.limit = seconds;
-  w.stopping = w.dir_known = false;
+  w.stopping = w.dir_known = w.ending = w.held = false;
   w.mine = &w.alone;
-  sigfillset (&all);   /* signals are the main thread's */
-  sigdelset (&all, SIGALRM);
-  pthread_sigmask (SIG_SETMASK, &all, &old);
-  must (!pthread_create (&w.thread, NULL, loop, NULL), "cannot start the watchdog's thread");
-  pthread_sigmask (SIG_SETMASK, &old, NULL);
+  start_thread (&w.thread, loop, NULL);
   w.on = true;
+}
+
+static void copy_mesh (const struct mesh *m)
+{
+  size_t bytes = (size_t) m->size * sizeof *m->node_of;
+  w.own = *m;
+  w.own.node_of = xalloc (bytes, "watch");
+  memcpy (w.own.node_of, m->node_of, bytes);
 }
 
 void watch_open (const struct mesh *m, double seconds)
@@ -210,12 +268,20 @@ void watch_open (const struct mesh *m, double seconds)
   snprintf (p->host, sizeof p->host, "%s", base_host ());
   base_phase_at (p->phase);
   p->pid = (int32_t) getpid ();
+  copy_mesh (m);
   pthread_mutex_lock (&w.lock);
   w.limit = seconds;
   w.board = b;
   w.mine = p;
-  w.m = m;
+  w.m = &w.own;
+  pthread_cond_signal (&w.stop);
   pthread_mutex_unlock (&w.lock);
+  w.alive = b;
+  for (int i = 1; b && i <= MIN (m->local_size - 1, MOURNED); i++) {
+    pthread_t t;
+    start_thread (&t, mourn, &b->place[(m->local_rank + i) % m->local_size]);
+    pthread_detach (t);   /* it may wait for longer than this rank */
+  }
 }
 
 void watch_device (const struct dev *d) { w.d = d; }
@@ -234,6 +300,14 @@ void watch_leave (void)
   if (w.on) w.mine->end = SPOKEN;
 }
 
+void watch_ending (void)
+{
+  pthread_mutex_lock (&w.lock);
+  w.d = NULL;
+  w.ending = true;
+  pthread_mutex_unlock (&w.lock);
+}
+
 void watch_stop (void)
 {
   if (!w.on) return;
@@ -245,7 +319,8 @@ void watch_stop (void)
   pthread_join (w.thread, NULL);
   w.on = false;
   base_phase_at (NULL);
-  if (w.m) board_close (w.board, w.m);
+  xfree (w.own.node_of);
+  w.own.node_of = NULL;
   w.board = NULL;
   w.m = NULL;
 }

@@ -1,13 +1,20 @@
 #define _GNU_SOURCE
 #include "config.h"
 #include "watch_board.h"
+#include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-static size_t bytes_of (const struct mesh *m) { return sizeof (struct board) + (size_t) m->local_size * sizeof (struct place); }
+/* Behind the places. */
+struct life { pthread_mutex_t mutex; volatile bool held; };
+
+static size_t lives_at (const struct mesh *m) { return (sizeof (struct board) + (size_t) m->local_size * sizeof (struct place) + 63) / 64 * 64; }
+static size_t bytes_of (const struct mesh *m) { return lives_at (m) + (size_t) m->local_size * sizeof (struct life); }
+static struct life *life_of (struct board *b, const struct mesh *m, int k) { return (struct life *) (void *) ((char *) b + lives_at (m)) + k; }
 
 static char (*host)[64];   /* [nodes] */
 
@@ -19,7 +26,7 @@ static int all_have (const struct mesh *m, int have)
   return have;
 }
 
-/* The nodes' names: of one that says nothing nobody could ask it. */
+/* The nodes' names: of one that says nothing nobody could ask it. They stay until the end. */
 static void learn_hosts (const struct mesh *m)
 {
   char mine[64] = "", (*all)[64] = xalloc ((size_t) m->size * sizeof *all, "watch");
@@ -30,6 +37,16 @@ static void learn_hosts (const struct mesh *m)
   host = xalloc ((size_t) m->nodes * sizeof *host, "watch");
   for (int r = 0; r < m->size; r++) memcpy (host[m->node_of[r]], all[r], sizeof *host);
   xfree (all);
+}
+
+static void make_lives (struct board *b, const struct mesh *m)
+{
+  pthread_mutexattr_t a;
+  pthread_mutexattr_init (&a);
+  pthread_mutexattr_setpshared (&a, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust (&a, PTHREAD_MUTEX_ROBUST);
+  for (int k = 0; k < m->local_size; k++) pthread_mutex_init (&life_of (b, m, k)->mutex, &a);
+  pthread_mutexattr_destroy (&a);
 }
 
 /* Memory without a name: nothing stays behind, in whatever way the processes end. */
@@ -46,16 +63,28 @@ struct board *board_open (const struct mesh *m)
   if (m->local_rank && where[1] >= 0) fd = open (path, O_RDWR | O_CLOEXEC);
   struct board *b = fd < 0 ? NULL : mmap (NULL, bytes_of (m), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (b == MAP_FAILED) b = NULL;
+  if (b && !m->local_rank) make_lives (b, m);
   if (!all_have (m, b != NULL) && b) munmap (b, bytes_of (m)), b = NULL;
   if (fd >= 0) close (fd);
   return b;
 }
 
-void board_close (struct board *b, const struct mesh *m)
+void board_hold (struct board *b, const struct mesh *m)
 {
-  if (b) munmap (b, bytes_of (m));
-  xfree (host);
-  host = NULL;
+  struct life *l = life_of (b, m, m->local_rank);
+  l->held = !pthread_mutex_lock (&l->mutex);
+}
+
+void board_let_go (struct board *b, const struct mesh *m) { pthread_mutex_unlock (&life_of (b, m, m->local_rank)->mutex); }
+
+bool board_mourn (struct board *b, const struct mesh *m, int k)
+{
+  struct life *l = life_of (b, m, k);
+  while (!l->held) usleep (20000);
+  int rc = pthread_mutex_lock (&l->mutex);
+  if (rc == EOWNERDEAD) b->place[k].dead = true, pthread_mutex_consistent (&l->mutex);
+  if (!rc || rc == EOWNERDEAD) pthread_mutex_unlock (&l->mutex);
+  return rc == EOWNERDEAD;
 }
 
 static ssize_t read_all (const char *path, void *buf, size_t size)
@@ -76,6 +105,8 @@ char board_state (int pid)
   if (!end || strlen (end) < 3) return 0;
   return strchr ("ZXx", end[2]) ? 0 : end[2];
 }
+
+bool board_gone (const struct place *p) { return p->pid && p->end == HERE && (p->dead || !board_state (p->pid)); }
 
 /* ---- other nodes ---- */
 
@@ -159,7 +190,7 @@ static enum fault fault_of (const struct place *p, bool local)
 {
   char state = local ? board_state (p->pid) : 'S';
   if (p->end != HERE) return FINE;
-  if (!state) return GONE;
+  if (!state || (local && p->dead)) return GONE;
   if (state == 'T') return STOPPED;
   return !p->waiting && p->idle > 2 && !p->in.seq ? BUSY : FINE;
 }

@@ -1,6 +1,6 @@
 /* A library to preload: one kind of file call fails, is slow, comes short or waits for the test, on one rank or on all.
 
-     FAULT=CALL:ERRNO      pwrite, pread, open, fopen, access, fsync, rename or flock, and the number that errno gets; 0: the call is done, slowly (FAULT_US), in part (FAULT_SHORT)
+     FAULT=CALL:ERRNO      pwrite, pread, open, fopen, access, fsync, rename, flock or MPI_Finalize, and the number that errno gets; 0: the call is done, slowly (FAULT_US), in part (FAULT_SHORT)
                            or late (FAULT_HOLD)
      FAULT_PATH=WORD       only files with this in their path; not given: those below a folder `checkpoints`
      FAULT_RANK=R          only on this rank (PMI_RANK); not given: on all
@@ -162,4 +162,12 @@ int sigaction (int sig, const struct sigaction *a, struct sigaction *old)
   handler[sig] = a->sa_handler;
   mine.sa_handler = on_signal;
   return REAL (sigaction) (sig, &mine, old);
+}
+
+int MPI_Finalize (void);
+int MPI_Finalize (void)
+{
+  const char *word = getenv ("FAULT_PATH");
+  disturbed ("MPI_Finalize", word ? word : "/checkpoints");
+  return REAL (MPI_Finalize) ();
 }
