@@ -8,13 +8,14 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
 #define CHUNK ((int64_t) 1 << 20)
-enum { ROUNDS = 100 };
+enum { ROUNDS = 100, HUGE = 2 << 20 };
 
-/* A mesh with its parts in host memory. */
+/* A mesh with its parts in host memory, which is of the kind that the cpu device gives: huge pages, where there are. */
 struct rig { struct mesh mesh; struct units units; struct ckpt_state s; float **part; };   /* part[unit * kinds + kind][shard] */
 
 struct bench {
@@ -52,8 +53,9 @@ static void open_rig (struct bench *b, struct rig *r, int dp, int pp, int tp)
   r->part = xalloc ((size_t) n * sizeof (float *), "bench");
   for (int i = 0; i < n; i++) {
     size_t bytes = (size_t) r->units.unit[i / CKPT_KINDS].shard * 4;
-    r->part[i] = malloc (bytes);
+    r->part[i] = aligned_alloc (HUGE, (size_t) round_up ((int64_t) bytes, HUGE));
     must (r->part[i], "out of memory");
+    madvise (r->part[i], bytes, MADV_HUGEPAGE);
     memset (r->part[i], 0xff, bytes);
   }
   r->s = (struct ckpt_state) { .conf = &b->conf, .mesh = &r->mesh, .units = &r->units, .get = get, .see = see, .put = put,

@@ -2,8 +2,6 @@
 #include "ckpt_int.h"
 #include <string.h>
 
-enum { BITE = 1 << 17 };   /* bytes read and summed at once where a block is added to a sum of its dataset */
-
 static int damaged (const struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, uint64_t sum, uint64_t kept, struct err *e)
 {
   const char *first = index_tensor_at (&f->index, rank, at), *last = index_tensor_at (&f->index, rank, at + n - 1);
@@ -11,24 +9,15 @@ static int damaged (const struct ckpt_file *f, int kind, int rank, int64_t at, i
                     ckpt_group[kind], rank, first, strcmp (first, last) ? " to " : "", strcmp (first, last) ? last : "", (unsigned long long) sum, (unsigned long long) kept);
 }
 
-static int add_block (const struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, char *dst, struct sum *w, struct err *e)
-{
-  int64_t size = dtype_size (file_type (f, kind));
-  for (int64_t i = 0, k; i < n; i += k) {
-    k = MIN (BITE / size, n - i);
-    if (file_plain (f, kind, rank, at + i, k, dst + i * size, e)) return -1;
-    sum_add (w, dst + i * size, k * size);
-  }
-  return 0;
-}
-
-int file_block (const struct ckpt_file *f, int kind, int rank, int64_t b, void *dst, struct sum *w, struct err *e)
+int file_block (const struct ckpt_file *f, int kind, int rank, int64_t b, void *buf, void *dst, struct sum *w, struct err *e)
 {
   const uint64_t *sum = index_sums (&f->index, kind, rank);
-  int64_t at = b * f->index.block, n = MIN (f->index.block, f->index.rank[rank].count - at);
-  if (!sum) return add_block (f, kind, rank, at, n, dst, w, e);
-  if (file_plain (f, kind, rank, at, n, dst, e)) return -1;
-  uint64_t is = sum_of (dst, n * dtype_size (file_type (f, kind)));
+  int64_t at = b * f->index.block, n = MIN (f->index.block, f->index.rank[rank].count - at), bytes = n * dtype_size (file_type (f, kind));
+  if (file_plain (f, kind, rank, at, n, buf, e)) return -1;
+  if (dst) sum_copy (w, dst, buf, bytes);
+  else sum_add (w, buf, bytes);
+  if (!sum) return 0;
+  uint64_t is = sum_end (w);
   return is == sum[b] ? 0 : damaged (f, kind, rank, at, n, is, sum[b], e);
 }
 

@@ -1,4 +1,4 @@
-/* What one rank reads of a checkpoint: block by block, straight to its place where the host can lay it there. */
+/* What one rank reads of a checkpoint: block by block into a buffer that stays in its core's cache, summed while it goes from there to its place. */
 #include "ckpt_loading.h"
 #include <stdatomic.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 enum { CALL = 1024 };             /* elements that could be read in the time of a call: rows that lie further apart are read one by one */
 
 struct fetch { struct loader *l; atomic_llong next; struct err err[TEAM_MAX]; };
-/* One thread's, and what it is at: elements [at, at + n) of a dataset. */
+/* One thread's, and what it is at: elements [at, at + n) of a dataset. buf: a block, at the beginning of a page, where copies by the system are fastest. */
 struct hand { struct loader *l; float *buf; struct sum *whole; int kind, rank; int64_t at, n; struct err *e; };
 
 /* --- the stretches of a block that are mine --- */
@@ -53,7 +53,7 @@ static void bring (const struct hand *h, const struct take *t, int64_t a, int64_
   const struct ckpt_state *s = h->l->s;
   const struct piece *p = &h->l->piece[t->piece];
   float *to = place (h, t, a);
-  if (to) memcpy (to, from, (size_t) n * 4);
+  if (to) copy_past (to, from, n * 4);
   else s->put (s->ctx, (enum ckpt_kind) h->kind, p->unit, p->lo + a, n, from);
 }
 
@@ -90,8 +90,8 @@ static int from_file (struct hand *h, void *ctx, const struct take *t, int64_t o
 static int whole_block (struct hand *h, int64_t b, const struct sight *s)
 {
   bool wide = file_type (&h->l->f, h->kind) == DT_F32, straight = wide && s->only && s->sum == h->n;
-  char *to = straight ? (char *) s->only : wide ? (char *) h->buf : (char *) h->buf + 2 * h->n;
-  if (file_block (&h->l->f, h->kind, h->rank, b, to, h->whole, h->e)) return -1;
+  char *to = wide ? (char *) h->buf : (char *) h->buf + 2 * h->n;
+  if (file_block (&h->l->f, h->kind, h->rank, b, to, straight ? s->only : NULL, h->whole, h->e)) return -1;
   if (straight || !s->n) return 0;
   if (!wide) h5_widen (h->buf, h->n);
   return stretches (h, from_buf, &h->at);
@@ -121,12 +121,14 @@ static int do_task (struct hand *h, const struct task *t)
 static int fetch_some (void *ctx, int who)
 {
   struct fetch *f = ctx;
-  struct hand h = { .l = f->l, .buf = xalloc ((size_t) f->l->f.index.block * 4, "ckpt stage"), .whole = sum_new (), .e = &f->err[who] };
+  char *room = xalloc ((size_t) f->l->f.index.block * 4 + CKPT_ALIGN, "ckpt stage");
+  struct hand h = { .l = f->l, .buf = (float *) (room + -(uintptr_t) room % CKPT_ALIGN), .whole = sum_new (), .e = &f->err[who] };
   int rc = 0;
   for (int64_t i; !rc && (i = f->next++) < f->l->tasks; ) rc = do_task (&h, &f->l->task[i]);
+  copy_end ();
   if (rc) f->next = f->l->tasks;
   sum_free (h.whole);
-  xfree (h.buf);
+  xfree (room);
   return rc;
 }
 

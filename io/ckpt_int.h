@@ -70,6 +70,11 @@ struct sum *sum_new (void);
 void sum_free (struct sum *s);
 void sum_add (struct sum *s, const void *p, int64_t bytes);
 uint64_t sum_end (struct sum *s);
+/* Copies that leave the cache to others, for what is not looked at soon. Other threads see them after copy_end. */
+void copy_past (void *dst, const void *src, int64_t bytes);
+void copy_end (void);
+/* Both at once. */
+void sum_copy (struct sum *s, void *dst, const void *src, int64_t bytes);
 
 /* --- where pieces meet -------------------------------------------------------------------------------------------------------------- */
 static inline struct strip strip_of_slice (const struct row_slice *s) { return (struct strip) { s->row0, s->col0, s->cols, s->start, s->count }; }
@@ -133,9 +138,9 @@ enum dtype file_type (const struct ckpt_file *f, int kind);
 int  file_plain (const struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, void *dst, struct err *e);
 /* The same as fp32. */
 int  file_get (const struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, float *dst, struct err *e);
-/* Block B of a dataset as it lies in the file, its checksum compared. Format 2 has a sum for a dataset alone: there its blocks come in order, each is added to W, and
-   file_whole compares at the end (and does nothing for format 3). Any thread. */
-int  file_block (const struct ckpt_file *f, int kind, int rank, int64_t b, void *dst, struct sum *w, struct err *e);
+/* Block B of a dataset as it lies in the file into BUF, and from there, past the cache, to DST (NULL: not); its checksum compared. Format 2 has a sum for a dataset alone: there
+   its blocks come in order, each is added to W, and file_whole compares at the end (and does nothing for format 3). Any thread. */
+int  file_block (const struct ckpt_file *f, int kind, int rank, int64_t b, void *buf, void *dst, struct sum *w, struct err *e);
 int  file_whole (const struct ckpt_file *f, int kind, int rank, struct sum *w, struct err *e);
 
 /* --- several threads of a rank ------------------------------------------------------------------------------------------------------- */

@@ -93,6 +93,32 @@ static void test_sums (void)
   tap_ok (!bad && tried && seen == tried && named == tried, "of %ld damaged bytes loads on %d ranks find %ld and name %ld: %s", tried, size, seen, named, e.msg);
 }
 
+/* --- a copy with its sum --- */
+
+/* Bytes around what is copied keep theirs; the sum is that of the whole, whatever the pieces. */
+static void test_copy (void)
+{
+  enum { ROOM = 20000 };
+  char *from = xalloc (ROOM, "test"), *to = xalloc (ROOM + 256, "test"), *want = xalloc (ROOM + 256, "test");
+  struct sum *s = sum_new ();
+  int good = 1;
+  for (int i = 0; i < ROOM; i++) from[i] = (char) rand ();
+  for (int t = 0; t < 2000; t++) {
+    int n = rand () % (t % 2 ? ROOM - 100 : 600), at = rand () % 100, skip = rand () % 100;
+    memset (to, t, ROOM + 256);
+    memset (want, t, ROOM + 256);
+    memcpy (want + at, from + skip, (size_t) n);
+    sum_copy (s, to + at, from + skip, n);
+    copy_end ();
+    good &= sum_end (s) == sum_of (from + skip, n) && !memcmp (to, want, ROOM + 256);
+  }
+  tap_ok (good, "copies of any length from and to any place, and their sums");
+  sum_free (s);
+  xfree (from);
+  xfree (to);
+  xfree (want);
+}
+
 /* --- an index that says wrong --- */
 
 static void test_collide (void)
@@ -271,6 +297,7 @@ int main (int argc, char **argv)
   base_rank (rank, size, NULL);
   if (!rank) snprintf (dir, sizeof dir, "/tmp/t_ckpt_load.%d", getpid ());
   MPI_Bcast (dir, sizeof dir, MPI_CHAR, 0, MPI_COMM_WORLD);
+  test_copy ();
   test_collide ();
   test_ways ("grouped heads", &gqa, 16, 1);
   test_ways ("tied", &tied, 16, 3);
