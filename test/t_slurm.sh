@@ -61,6 +61,7 @@ done
 for d in cancel_mpi cancel_srun; do submit $d "$srun" --; done
 
 # ---- killed: -K1 ends the step, and the job is not queued again
+PRETRAIN=$tmp/nowhere/pretrain submit nowhere '' --
 submit killed "$srun" -- $slow; running killed 2
 pid=$(pgrep -f -n "$program run.yaml --run.dir killed") && kill -KILL "$pid"
 soon 'over killed'; d=killed
@@ -69,6 +70,10 @@ ok "$(field killed JobState) $(code killed) $(grep -c '^pretrain: status 137, re
 soon 'over singles'; d=singles
 ok "$(field singles JobState) $(grep -c 'srun started 4 processes, but each of them is a single program.*launch with srun --mpi=pmi2, or with mpiexec' singles.out) $(grep -c '^pretrain: status 2,' singles.out) $(ls -d singles 2>/dev/null)" \
    "FAILED 1 1 " "srun without PMI: one sentence, status 2, and no folder"
+
+ok "$(grep -c 'pretrain doctor RUN_DIR says' killed.out mpi.out | tr '\n' ' ')" "killed.out:1 mpi.out:0 " "and the script says what to do"
+soon 'over nowhere'; d=nowhere
+ok "$(field nowhere JobState) $(cut -d: -f-2 nowhere.out)" "FAILED pretrain: there is no program $tmp/nowhere/pretrain on the PATH of $(hostname)" "no program: one sentence"
 
 # ---- what went back into the queue by itself
 for d in preempt_mpi preempt_srun requeue_mpi; do
