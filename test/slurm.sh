@@ -61,11 +61,11 @@ up () {
   dd if=/dev/urandom of="$dir/munge/key" bs=128 count=1 status=none; chmod 600 "$dir/munge/key"
   munged --force --key-file="$dir/munge/key" --socket="$dir/munge.sock" --pid-file="$dir/munged.pid" --log-file="$dir/log/munged.log" --seed-file="$dir/munge/seed" 2>/dev/null ||
     { echo "munged does not start: $(tail -n 1 "$dir/log/munged.log")"; exit 1; }
-  conf $((20000 + $$ % 1000 * 20)) >"$dir/slurm.conf"
+  conf $((20000 + $$ % 600 * 20)) >"$dir/slurm.conf"
   export SLURM_CONF=$dir/slurm.conf
   slurmctld -c >"$dir/log/start" 2>&1 || { echo "slurmctld does not start: $(tail -n 1 "$dir/log/start")"; down; exit 1; }
   for ((i = 0; i < nodes; i++)); do mkdir -p "$dir/spool.n$i"; slurmd -N n$i >>"$dir/log/start" 2>&1; done
-  for ((t = 0; t < 100; t++)); do
+  for ((t = 0; t < 300; t++)); do
     [ "$(timeout 10 sinfo -h -N -p low -t idle 2>/dev/null | wc -l)" = "$nodes" ] && return
     sleep 0.2
   done
