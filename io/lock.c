@@ -36,6 +36,22 @@ int run_lock (const char *dir, int *lock, struct err *e)
   return 0;
 }
 
+int run_held (const char *dir)
+{
+  char path[1200], text[128], own[128];
+  struct flock whole = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+  snprintf (path, sizeof path, "%s/.lock", dir);
+  int fd = open (path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  bool told = !fcntl (fd, F_GETLK, &whole);
+  owner (fd, text);
+  close (fd);
+  if (told && whole.l_type != F_UNLCK) return 1;
+  snprintf (own, sizeof own, " on host %s", base_host ());
+  const char *host = strstr (text, " on host ");
+  return told && host && !strcmp (host, own) ? 0 : -1;
+}
+
 void run_unlock (int lock)
 {
   if (lock >= 0) close (lock);

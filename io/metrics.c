@@ -191,6 +191,7 @@ static void put_gpus (json_t *o, const struct metrics_gpus *g)
 static json_t *launch_of (const struct metrics_launch *l)
 {
   json_t *o = json_pack ("{s:I, s:i, s:i}", "after", (json_int_t) l->after, "ranks", l->ranks, "nodes", l->nodes);
+  if (l->cores) json_object_set_new (o, "cores", json_integer (l->cores));
   for (int i = 0; i < METRICS_AXES; i++)
     if (l->axis[i].name) json_object_set_new (o, l->axis[i].name, json_integer (l->axis[i].n));
   return o;

@@ -28,7 +28,8 @@ struct metrics_ranks {
 };
 
 /* What a launch is, told with its first step. */
-struct metrics_launch { int64_t after; int ranks, nodes; struct { const char *name; int n; } axis[METRICS_AXES]; };   /* after: the step of the checkpoint that it goes on from, 0: none */
+struct metrics_launch { int64_t after; int ranks, nodes, cores; struct { const char *name; int n; } axis[METRICS_AXES]; };   /* after: the step of the checkpoint that it goes on from, 0: none;
+   cores: that the ranks of rank 0's node share to compute on, 0: they compute on GPUs */
 
 /* A spike of loss or gradient norm (spike.h): at step STEP, which trained on global batch BATCH; values, and deviations above the mean of the window. */
 struct metrics_spike { const char *action; int64_t step, batch, back_to; double loss, norm, z_loss, z_norm; };   /* back_to: of a rollback; else -1 */
@@ -91,4 +92,6 @@ void exit_sync (const char *dir);
 /* Hold DIR for this process until run_unlock or its end. One rank. 0 (also where the file system has no locks), or -1 with the sentence, which names the owner. */
 int  run_lock (const char *dir, int *lock, struct err *e);
 void run_unlock (int lock);   /* -1 is legal */
+/* Does a process hold DIR? 1: yes; 0: no, and none on this host did that is still there; -1: not known, as it was held on another host, whose locks may not be seen here. */
+int  run_held (const char *dir);
 #endif

@@ -1,4 +1,5 @@
 #include "config.h"
+#include "metrics.h"
 #include "past.h"
 #include <dirent.h>
 #include <errno.h>
@@ -65,6 +66,8 @@ static void add_comm (struct past *p, const json_t *o)
       if (isfinite (busy)) p->comm[g][k].busy += busy;
       if (isfinite (exposed)) p->comm[g][k].exposed += exposed;
     }
+  double s = number (o, "seconds");
+  if (isfinite (s)) p->plain_seconds += s;
   p->plain++;
 }
 
@@ -73,10 +76,11 @@ static void add_launch (struct past *p, const json_t *l, const struct past_step 
   static const char *const axis[4] = { "tp", "pp", "dp_shard", "dp_replicate" };
   p->launch = xrealloc (p->launch, (size_t) (p->launches + 1) * sizeof *p->launch, "past");
   struct past_launch *x = &p->launch[p->launches++];
-  *x = (struct past_launch) { .after = integer (l, "after"), .time = s->time, .ranks = (int) integer (l, "ranks"), .nodes = (int) integer (l, "nodes"), .first = p->steps };
+  *x = (struct past_launch) { .after = integer (l, "after"), .time = s->time, .ranks = (int) integer (l, "ranks"), .nodes = (int) integer (l, "nodes"), .cores = (int) integer (l, "cores"), .first = p->steps };
   for (int i = 0; i < 4; i++) x->dim[i] = (int) integer (l, axis[i]);
   memset (p->comm, 0, sizeof p->comm);
   p->plain = 0;
+  p->plain_seconds = 0;
 }
 
 /* Steps are in order; what a resumed run does again takes the place of what it had done. */
@@ -134,6 +138,13 @@ static void read_end (const struct past *p, const char *name, struct past_end *e
 }
 
 bool past_runs (const struct past *p) { return p->end.there && !strncmp (p->end.reason, "still running", 13); }
+int past_alive (const struct past *p) { return past_runs (p) ? p->held : -1; }
+
+bool past_crowded (const struct past *p)
+{
+  const struct past_launch *l = p->launches ? &p->launch[p->launches - 1] : NULL;
+  return l && l->cores > 0 && l->ranks > l->cores * MAX (l->nodes, 1);
+}
 
 static int by_step (const void *a, const void *b)
 {
@@ -182,6 +193,7 @@ int past_open (struct past *p, const char *dir, struct err *e)
   snprintf (path, sizeof path, "%s/config.yaml", p->dir);
   conf_load (&p->c, path, 0, NULL, &p->why);
   read_metrics (p);
+  p->held = run_held (p->dir);   /* before the word of its end, which comes before it lets go */
   read_end (p, "exit.json", &p->end);
   read_end (p, "exit.old.json", &p->before);
   read_ckpts (p);

@@ -15,7 +15,8 @@ extern const struct past_key { const char *in, *name, *says; } past_key[PAST_N];
 
 struct past_step { int64_t step, tokens, time; bool skipped, spike; int64_t back_from; float v[PAST_N]; };   /* spike: why it was skipped; back_from: the first after a rollback, of that step; else 0 */
 /* A launch, as its first record tells; ranks and nodes 0: not told. */
-struct past_launch { int64_t after, time; int ranks, nodes, dim[4]; int64_t first; };   /* after: the step of the checkpoint; dim: tp, pp, dp_shard, dp_replicate; first: index of its first step */
+struct past_launch { int64_t after, time; int ranks, nodes, cores, dim[4]; int64_t first; };   /* after: the step of the checkpoint; cores: that the ranks of a node share, 0 on GPUs; dim: tp, pp,
+   dp_shard, dp_replicate; first: index of its first step */
 struct past_ckpt { int64_t step, bytes, time; char name[64]; };
 
 struct past_end { bool there; int64_t code, step, rank, time; char reason[2000], host[64], phase[128]; };
@@ -31,13 +32,17 @@ struct past {
   json_t *last;                         /* the last record, NULL */
   struct coll_stat comm[GROUP_N][OP_N - OP_COLL_FIRST];   /* sums over `plain` steps: those without validation in them or just before, since the last launch */
   int64_t plain;
+  double plain_seconds;                 /* of these steps */
+  int held;                             /* run_held */
   struct past_end end, before;            /* exit.json; exit.old.json: before a launch that was refused */
 };
 
 /* 0, or -1 with the sentence: there is no such folder, or nothing of a run in it. P is to be closed in both cases. */
 int  past_open (struct past *p, const char *dir, struct err *e);
 void past_close (struct past *p);
-bool past_runs (const struct past *p);          /* exit.json says that it is still running, or that it was killed without a word */
+bool past_runs (const struct past *p);          /* exit.json says that it is still running, or that it was killed without a word: */
+int past_alive (const struct past *p);          /* 1: it runs, 0: it was killed, -1: not known, or not past_runs */
+bool past_crowded (const struct past *p);       /* its last launch had more ranks than cores: what they wait for is a turn */
 
 /* Median of figure F over steps [from, to), NaN where there is none; the first step of a launch counts only where there is no other. */
 double past_median (const struct past *p, enum past_figure f, int64_t from, int64_t to);

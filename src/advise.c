@@ -126,8 +126,9 @@ static void communication (const struct job *j, const struct metrics_ranks *r)
   for (int i = 0; i < METRICS_AXES; i++)
     if (share[i] >= 0.005) n = append (list, n, "%s%s %.0f %%", n ? ", " : "", account_axis (i), 100 * share[i]);
   if (crowded (j)) {
-    say (SAY_INFO, "ranks wait %.0f %% of a step for each other (%s): %d ranks share %d cores, so most of it is for a turn on a core", 100 * r->share, list, j->m.local_size,
-         wait_cores (j->m.local_size));
+    int cores = wait_cores (j->m.local_size);
+    say (SAY_INFO, "ranks wait %.0f %% of a step for each other (%s): %d ranks share %d core%s, so most of it is for a turn on a core", 100 * r->share, list, j->m.local_size,
+         cores, cores == 1 ? "" : "s");
     return;
   }
   struct machine *m = xalloc (sizeof *m, "advice");

@@ -46,6 +46,8 @@ static void memory (const struct past *p, struct findings *f)
 
 /* ---- rates ---- */
 
+static const struct past_launch *last_launch (const struct past *p) { return p->launches ? &p->launch[p->launches - 1] : NULL; }
+
 /* The axis for which computation of steps [from, to) waits most, and its share of the step; -1: not known. */
 static int worst_axis (const struct past *p, int64_t from, int64_t to, double *share)
 {
@@ -69,6 +71,23 @@ static const char *remedy_of (int axis, bool nodes)
   case PAST_DP_REP: return "more micro-batches a step, since replicas meet once a step; sharding.reduce_dtype bf16";
   default: return "see that no rank is slower than the others: all wait for the slowest (ranks in metrics.jsonl names it)";
   }
+}
+
+/* Do groups of an axis leave their node in launch L? */
+static bool crosses (const struct past *p, const struct past_launch *l, int axis)
+{
+  static const enum axis of[] = { AXIS_TP, AXIS_PP, AXIS_DP_SHARD, AXIS_DP_REPLICATE };   /* as dim and PAST_TP ... have them */
+  enum axis order[AXIS_N];
+  struct err e = { 0 };
+  int64_t span = 1;
+  if (axis < PAST_TP || axis > PAST_DP_REP || !l || l->nodes < 2 || mesh_order (p->c.mesh.order, order, &e)) return l && l->nodes > 1;
+  for (int i = 0; i < AXIS_N; i++) {
+    int k = 0;
+    while (of[k] != order[i]) k++;
+    span *= MAX (l->dim[k], 1);
+    if (k == axis - PAST_TP) break;
+  }
+  return span > l->ranks / l->nodes;
 }
 
 static void slower (struct findings *f, const char *a, int ranks_a, double rate_a, const char *b, int ranks_b, double rate_b, int axis, double share, bool nodes)
@@ -95,8 +114,8 @@ static void launches (const struct past *p, struct findings *f)
     char ta[64], tb[64];
     snprintf (ta, sizeof ta, "to step %" PRId64, b->after);
     snprintf (tb, sizeof tb, "from step %" PRId64, b->after + 1);
-    if (up) slower (f, ta, a->ranks, ra, tb, b->ranks, rb, axis, share, b->nodes > 1);
-    else slower (f, tb, b->ranks, rb, ta, a->ranks, ra, axis, share, a->nodes > 1);
+    if (up) slower (f, ta, a->ranks, ra, tb, b->ranks, rb, axis, share, crosses (p, b, axis));
+    else slower (f, tb, b->ranks, rb, ta, a->ranks, ra, axis, share, crosses (p, a, axis));
   }
 }
 
@@ -111,7 +130,7 @@ void doctor_compare (const struct past *a, const struct past *b, struct findings
   double share;
   int axis = worst_axis (b, from_b, b->steps, &share);
   slower (f, a->name, past_ranks (a, a->launches - 1), past_median (a, PAST_RATE, from_a, a->steps), b->name, past_ranks (b, b->launches - 1), past_median (b, PAST_RATE, from_b, b->steps), axis, share,
-          b->launches && b->launch[b->launches - 1].nodes > 1);
+          crosses (b, last_launch (b), axis));
 }
 
 /* ---- a checkpoint that does not load ---- */
@@ -143,24 +162,34 @@ static void checkpoints (const struct past *p, struct findings *f)
 
 /* ---- computation that stands still ---- */
 
-
+static void waits (const struct past *p, double comm, double idle, struct findings *f)
+{
+  const struct past_launch *l = last_launch (p);
+  double share;
+  int axis = worst_axis (p, 0, p->steps, &share);
+  const char *whom = axis < 0 ? "other ranks" : past_axis (axis);
+  struct finding *x = finding_add (f, past_crowded (p) ? FINDING_NOTE : FINDING_WRONG);
+  if (past_crowded (p)) {
+    int here = (int) ceil_div (l->ranks, l->nodes);
+    snprintf (x->what, sizeof x->what, "in each step ranks wait for each other, %.0f %% of the time, but %d of them share %d core%s: most of it is for a turn on a core, and says nothing of the mesh", 100 * comm, here,
+              l->cores, l->cores > 1 ? "s" : "");
+    snprintf (x->remedy, sizeof x->remedy, "right for a trial of a mesh; to train on CPU ranks start no more of them than there are cores");
+    return;
+  }
+  snprintf (x->what, sizeof x->what, "in each step computation stands still for communication, %.0f %% of the time, most of it for %s (%.0f %%)%s; 30 %% is the alarm", 100 * comm, whom, 100 * share,
+            l && l->cores ? "" : ": a GPU's utilisation then falls to zero periodically");
+  if (isfinite (idle)) snprintf (x->what + strlen (x->what), sizeof x->what - strlen (x->what), "; NVML saw no kernel %.0f %% of the time", 100 * idle);
+  snprintf (x->remedy, sizeof x->remedy, "%s", remedy_of (axis, crosses (p, l, axis)));
+}
 
 static void stalls (const struct past *p, struct findings *f)
 {
-  double seconds = past_median (p, PAST_SECONDS, 0, p->steps), data = past_median (p, PAST_DATA, 0, p->steps), comm = past_median (p, PAST_SHARE, 0, p->steps), idle = past_median (p, PAST_IDLE, 0, p->steps), share, still = 0;
+  double seconds = past_median (p, PAST_SECONDS, 0, p->steps), data = past_median (p, PAST_DATA, 0, p->steps), comm = past_median (p, PAST_SHARE, 0, p->steps), idle = past_median (p, PAST_IDLE, 0, p->steps), still = 0;
   int64_t n = 0;
   if (p->steps < 3 || !(seconds * (double) p->steps > ENOUGH)) return;
   for (int64_t i = 0; i < p->steps; i++)
     if (p->step[i].v[PAST_SAVE] > 0.5 * seconds) still += p->step[i].v[PAST_SAVE], n++;
-  if (comm > 0.3) {
-    int axis = worst_axis (p, 0, p->steps, &share);
-    struct finding *x = finding_add (f, FINDING_WRONG);
-    bool nodes = p->launches && p->launch[p->launches - 1].nodes > 1;
-    snprintf (x->what, sizeof x->what, "in each step computation stands still for communication, %.0f %% of the time, most of it for %s (%.0f %%): a GPU's utilisation then falls to zero periodically, and 30 %% is the alarm", 100 * comm,
-              axis < 0 ? "other ranks" : past_axis (axis), 100 * share);
-    if (isfinite (idle)) snprintf (x->what + strlen (x->what), sizeof x->what - strlen (x->what), "; NVML saw no kernel %.0f %% of the time", 100 * idle);
-    snprintf (x->remedy, sizeof x->remedy, "%s", remedy_of (axis, nodes));
-  }
+  if (comm > 0.3) waits (p, comm, idle, f);
   if (n && still > 0.05 * seconds * (double) p->steps) {
     struct finding *x = finding_add (f, FINDING_WRONG);
     snprintf (x->what, sizeof x->what, "training stands still for checkpoints: %" PRId64 " times, %.2g s each, %.0f %% of the time: utilisation falls to zero every %" PRId64 " steps", n, still / (double) n,
@@ -213,6 +242,18 @@ static void loss (const struct past *p, struct findings *f)
 
 /* ---- all ---- */
 
+/* Killed without a word after some steps. */
+static void killed (const struct past *p, struct findings *f)
+{
+  if (!p->steps || !past_runs (p) || past_alive (p) == 1) return;
+  bool sure = !past_alive (p);
+  int64_t last = p->step[p->steps - 1].step, from = p->ckpts ? p->ckpt[p->ckpts - 1].step : 0;
+  struct finding *x = finding_add (f, sure ? FINDING_WRONG : FINDING_NOTE);
+  snprintf (x->what, sizeof x->what, "%s after step %" PRId64 " without a word, as by kill -9, no memory left (dmesg tells), or a node that is lost", sure ? "it was killed" : "if it runs no more it was killed", last);
+  snprintf (x->remedy, sizeof x->remedy, "start it again by the same command: it goes on from %s%.0" PRId64 ", and does %" PRId64 " step%s again", from ? "the checkpoint of step " : "the beginning", from, MAX (last - from, 0),
+            last - from == 1 ? "" : "s");
+}
+
 static void other_end (const struct past *p, struct findings *f)
 {
   if (!p->end.there || past_runs (p) || !p->end.code || p->end.code == EXIT_STOPPED || f->n) return;
@@ -224,6 +265,7 @@ static void other_end (const struct past *p, struct findings *f)
 void doctor_run (const struct past *p, struct findings *f)
 {
   memory (p, f);
+  killed (p, f);
   launches (p, f);
   checkpoints (p, f);
   stalls (p, f);
@@ -246,7 +288,7 @@ int doctor_runs (int argc, char **argv)
     f->n = 0;
     doctor_run (&p[i], f);
     if (i) doctor_compare (&p[i - 1], &p[i], f);
-    printf ("%s: %" PRId64 " steps, %s\n", p[i].dir, p[i].steps ? p[i].step[p[i].steps - 1].step : (int64_t) 0, p[i].end.there ? p[i].end.reason : "no word of its end");
+    printf ("%s: %" PRId64 " steps, %s\n", p[i].dir, p[i].steps ? p[i].step[p[i].steps - 1].step : (int64_t) 0, past_alive (&p[i]) == 1 ? "it runs" : !past_alive (&p[i]) ? "killed" : p[i].end.there ? p[i].end.reason : "no word of its end");
     if (p[i].before.there) printf ("this is of a launch that did not come to train; the run was left as it is, its own last word: %s\n", p[i].before.reason);
     int found = finding_print (f, "nothing is wrong as far as its files tell", stdout);
     code = MAX (code, found);

@@ -147,7 +147,7 @@ void observe_end (struct observer *o, int64_t step, bool clean)
 static struct metrics_launch launch_of (const struct observer *o)
 {
   const struct mesh *m = &o->j->m;
-  struct metrics_launch l = { .after = o->after, .ranks = m->size, .nodes = m->nodes };
+  struct metrics_launch l = { .after = o->after, .ranks = m->size, .nodes = m->nodes, .cores = o->j->gpus[0] ? 0 : wait_cores (m->local_size) };
   for (int i = 0; i < AXIS_N; i++) l.axis[i].name = axis_table[i].name, l.axis[i].n = m->shape.dim[axis_table[i].axis];
   return l;
 }

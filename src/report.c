@@ -77,9 +77,10 @@ static void ended (const struct past *p, struct incident **list, int *n)
   bool runs = past_runs (p);
   i->step = runs && p->steps ? p->step[p->steps - 1].step : p->end.step;
   i->time = p->end.time;
-  i->mood = runs || p->end.code == 3 ? "warm" : p->end.code ? "bad" : "good";
-  i->word = runs || !p->end.code ? NULL : p->end.code == 3 ? "stopped" : p->end.code == 5 ? "diverged" : "failed";
-  if (!p->end.code || runs) snprintf (i->text, sizeof i->text, "%s", p->end.reason);
+  i->mood = past_alive (p) == 1 ? "good" : !past_alive (p) ? "bad" : runs || p->end.code == 3 ? "warm" : p->end.code ? "bad" : "good";
+  i->word = !past_alive (p) ? "killed" : runs || !p->end.code ? NULL : p->end.code == 3 ? "stopped" : p->end.code == 5 ? "diverged" : "failed";
+  if (runs && past_alive (p) >= 0) snprintf (i->text, sizeof i->text, "%s", past_alive (p) ? "it runs" : "killed without a word: kill -9, no memory left, a lost node");
+  else if (!p->end.code || runs) snprintf (i->text, sizeof i->text, "%s", p->end.reason);
   else snprintf (i->text, sizeof i->text, "ended with status %" PRId64 ", rank %" PRId64 " on %s during %s: %s", p->end.code, p->end.rank, p->end.host, p->end.phase, p->end.reason);
 }
 
@@ -196,6 +197,7 @@ static const char *state_of (const struct past *p, const char **mood)
 {
   static const char *const word[] = { "done", "failed", "a mistake", "stopped", "failed", "diverged" };
   bool runs = past_runs (p);
+  if (past_alive (p) >= 0) return *mood = past_alive (p) ? "good" : "bad", past_alive (p) ? "running" : "killed";
   *mood = !p->end.there || runs || p->end.code == 3 ? "warm" : p->end.code ? "bad" : "good";
   return !p->end.there ? "not known" : runs ? "running, or killed" : p->end.code >= 0 && p->end.code < LEN (word) ? word[p->end.code] : "failed";
 }

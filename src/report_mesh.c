@@ -101,7 +101,7 @@ void report_mesh (const struct past *p, bool many, FILE *f)
   if (!report_dims (p, dim)) return;
   struct plan *x = xalloc (sizeof *x, "report");
   struct page_label label[PAGE_AXES] = { 0 };
-  double seconds = past_median (p, PAST_SECONDS, 0, p->steps);
+  double seconds = p->plain ? p->plain_seconds / (double) p->plain : NAN;   /* of the steps that the loads are of */
   bool told = p->launches && p->launch[p->launches - 1].nodes > 0;
   char t[24];
   picture (x, p, dim);

@@ -49,7 +49,7 @@ else
   n=$((n + 1)); echo "ok $n - communication on links # SKIP one core"
 fi
 run $((2 * cores)) --mesh.dp_shard 0 --run.dir f --train.global_batch 0 --debug.comm_delay_ms 50
-ok "$rc $(grep -c warning said) $(has 'ranks share [0-9]* cores, so most of it is for a turn on a core' out)" "0 0 yes" "more ranks than cores: $(grep 'turn on' out)"
+ok "$rc $(grep -c warning said) $(has 'ranks share [0-9]* cores*, so most of it is for a turn on a core' out)" "0 0 yes" "more ranks than cores: $(grep 'turn on' out)"
 run 1 --run.dir g --debug.slow_rank 0 --debug.slow_ms 300 --train.global_batch 1
 ok "$rc $(grep -c . said)" "0 0" "one rank, however slow: nothing"
 LD_LIBRARY_PATH=$here/test/nvml run 1 --run.dir h --debug.gpu 0000:01:00.0 --debug.slow_rank 0 --debug.slow_ms 600 --train.global_batch 1 --run.log_every 6 --train.steps 6

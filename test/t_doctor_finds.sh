@@ -79,6 +79,26 @@ run 2 hot --optimizer.lr 30 --optimizer.clip 0 --train.steps 40; a=$rc; doctor h
 ok "$a $rc $(wrong 'the loss diverges: from [0-9.]* around step [0-9]* it has risen to .*peak learning rate 30') $(advice 'loss diverges' 'a smaller optimizer.lr.*optimizer.clip 1.0 (it is off)')" "0 2 1 1" "a loss that diverges"
 run 2 nan --debug.nan_rank 0 --debug.nan_step 3 --train.max_bad_steps 1; a=$rc; doctor nan
 ok "$a $rc $(wrong 'the loss diverges: diverged: 1 steps in a row')" "5 2 1" "one that is not finite"
+
+# ---- killed without a word: exit.json as it is while a run goes on, and who holds the folder
+cp -R one dead
+echo '{"code": 4, "reason": "still running, or ended without a word: killed (kill -9, no memory left, a lost node)", "step": 0, "rank": 0, "host": "x", "phase": "step 12", "time": 1700000000}' >dead/exit.json
+rm dead/checkpoints/step_00000012.h5
+doctor dead
+ok "$rc $(grep -c '^dead: 12 steps, killed$' out) $(wrong 'it was killed after step 12 without a word') $(advice 'it was killed' 'the checkpoint of step 8, and does 4 steps again')" "2 1 1 1" "a run that was killed"
+python3 -c '
+import fcntl, subprocess, sys
+f = open("dead/.lock", "r+"); fcntl.lockf(f, fcntl.LOCK_EX)
+sys.exit(subprocess.call(sys.argv[1:]))' "$program" doctor dead >out 2>said; rc=$?
+ok "$rc $(grep -c '^dead: 12 steps, it runs$' out) $(grep -c 'killed' out)" "0 1 0" "one that runs: its folder is held"
+echo 'process 7 on host elsewhere' >dead/.lock
+doctor dead
+ok "$rc $(lines) $(grep -c '^note:  if it runs no more it was killed after step 12' out)" "0 0 1" "one of another host, whose locks are perhaps not seen here: a note"
+if [ "$(getconf _NPROCESSORS_ONLN)" -gt 1 ]; then
+  taskset -c "$core" "${MPIEXEC:-mpiexec}" -n 2 "$program" run.yaml --run.dir crowd --train.steps 40 --debug.comm_delay_ms 8 >out 2>said </dev/null; a=$?; doctor crowd
+  ok "$a $rc $(lines) $(grep -c '^note:  in each step ranks wait.*2 of them share 1 core: most of it is for a turn' out)" "0 0 0 1" "more ranks than cores: the waits say nothing of the mesh"
+fi
+
 doctor one/metrics.jsonl; a=$rc; doctor no.such
 ok "$a $rc $(grep -c 'no.such' said)" "2 2 1" "what is no folder of a run: $(cat said)"
 echo "1..$n"

@@ -80,6 +80,8 @@ elif what == 'long':
     at = next(i for i, s in enumerate(r['step']) if s >= 77777)
     assert r['lo']['loss'][at] == -5, 'the dip is kept'
 elif what == 'hostile': has('</script><script>alert(1)</script>', '<img src=x onerror=alert(1)>&"', '</style><b>'); assert r['name'].startswith('<img src=x')
+elif what == 'killed': has('killed without a word'); assert 'still running' not in p.text and [m['word'] for m in r['marks']] == ['killed'], r['marks']
+elif what == 'slower': has('200 ms, 66.7 %')   # of a step of the last launch, whose collectives these are
 elif what == 'failed': has('ended with status 4, rank 2 on node7 during step 12: disk full'); assert [m['word'] for m in r['marks']] == ['skipped', 'failed']
 elif what == 'spiked': has('step skipped: a spike of the loss', 'rolled back to step 10: step 12 was a spike', 'step skipped: the gradient was not finite'); assert [m['word'] for m in r['marks']] == ['skipped', 'skipped', 'rolled back']
 P
@@ -103,6 +105,11 @@ run('<img src=x onerror=alert(1)>&"\'', [rec(1), rec(2)], dict(code=4, reason='<
 run('failed', [rec(s) for s in range(1, 12)] + [dict(rec(12), skipped=True)], dict(code=4, reason='disk full', step=12, rank=2, host='node7', phase='step 12', time=1700000100), conf)
 run('spiked', [rec(s, skipped=s in (5, 7)) if s != 5 else dict(rec(5, skipped=True), spike=dict(action='skip', step=5, batch=5)) for s in range(1, 11)]
     + [dict(rec(11), spike=dict(action='rollback', step=12, batch=12, back_to=10)), rec(12)], config=conf)
+run('killed', [rec(s) for s in range(1, 9)], dict(code=4, reason='still running, or ended without a word', step=0, rank=0, host='x', phase='data', time=1700000000), conf)
+open('killed/.lock', 'w').write('process 1 on host ' + os.uname().nodename.split('.')[0] + '\n')
+lap = lambda after: dict(after=after, ranks=2, nodes=1, tp=2, pp=1, dp_shard=1, dp_replicate=1)
+tp = lambda s: dict(comm={'tp': {'all-gather': dict(calls=4, bytes=4000, busy_s=s, exposed_s=s)}})
+run('slower', [dict(rec(s), **tp(0.01), **({'launch': lap(0)} if s == 1 else {})) for s in range(1, 21)] + [dict(dict(rec(s), **tp(0.2), **({'launch': lap(20)} if s == 21 else {})), seconds=0.3) for s in range(21, 26)], config=conf)
 os.makedirs('nothing', exist_ok=True)
 P
 python3 make.py
@@ -124,7 +131,7 @@ try 'a run that was resumed: written' "$pretrain" report a
 try 'and complete' python3 page.py real a/report.html
 try 'two runs of different meshes' "$pretrain" report a other/ --output two.html
 try 'in one page' python3 page.py two two.html
-for w in torn again empty bare long failed spiked; do
+for w in torn again empty bare long failed spiked killed slower; do
   try "$w: written" "$pretrain" report $w --output=$w.html
   try "$w: as it should be" python3 page.py $w $w.html
 done
