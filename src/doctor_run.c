@@ -256,7 +256,9 @@ static void killed (const struct past *p, struct findings *f)
 
 static void other_end (const struct past *p, struct findings *f)
 {
-  if (!p->end.there || past_runs (p) || !p->end.code || p->end.code == EXIT_STOPPED || f->n) return;
+  if (!p->end.there || past_runs (p) || !p->end.code || p->end.code == EXIT_STOPPED) return;
+  for (int i = 0; i < f->n; i++)
+    if (f->list[i].kind == FINDING_WRONG) return;
   struct finding *x = finding_add (f, FINDING_WRONG);
   snprintf (x->what, sizeof x->what, "ended with status %" PRId64 " on rank %" PRId64 " of host %s during %s: %.600s", p->end.code, p->end.rank, p->end.host, p->end.phase, p->end.reason);
   snprintf (x->remedy, sizeof x->remedy, "mend the cause; the same command then goes on from the newest checkpoint");
