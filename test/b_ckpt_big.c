@@ -1,4 +1,4 @@
-/* Checkpoints beyond what 31 bits count: one tensor, one dataset and one slice of more than 2^31 bytes. Writes 7.4 GB to /tmp.
+/* Checkpoints beyond what 31 bits count: one tensor, one dataset and one slice of more than 2^31 bytes. Writes 7.4 GB to TMPDIR (/tmp).
    np: 1 2 */
 #include "tap.h"
 #include "ckpt.h"
@@ -25,7 +25,7 @@ int main (int argc, char **argv)
 {
   struct big b = { 0 };
   struct err e = { 0 };
-  char dir[64], path[CKPT_PATH], cmd[80];
+  char dir[200], path[CKPT_PATH], cmd[240];
   MPI_Init (&argc, &argv);
   must (!mesh_open (&b.mesh, MPI_COMM_WORLD, &e), "%s", e.msg);
   base_rank (b.mesh.rank, b.mesh.size, NULL);
@@ -36,7 +36,7 @@ int main (int argc, char **argv)
   struct unit_place p = { 1, 0, 1, 0, 1, b.mesh.size, b.mesh.rank, 64 };
   must (!units_make (&b.units, &b.conf, &p, &e), "%s", e.msg);
   b.s = (struct ckpt_state) { .conf = &b.conf, .mesh = &b.mesh, .units = &b.units, .step = 1, .get = get, .put = put, .ctx = &b };
-  snprintf (dir, sizeof dir, "/tmp/b_ckpt_big.%d", b.mesh.size);
+  snprintf (dir, sizeof dir, "%s/b_ckpt_big.%d", tap_tmp (), b.mesh.size);
   snprintf (path, sizeof path, "%s/checkpoints/step_00000001.h5", dir);
   tap_ok (!ckpt_save (&b.s, dir, &e), "saved: %s", e.msg);
   int rc = ckpt_load (&b.s, path, false, &e);

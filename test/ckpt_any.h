@@ -116,8 +116,8 @@ static double any_read (const struct any_mesh *m, const char *model, const char 
 /* Each of FROM to each of TO; one point for each of FROM. */
 static void any_matrix (const char *what, const char *model, const struct any_mesh *from, int froms, const struct any_mesh *to, int tos, int rank)
 {
-  char dir[64], cmd[100], a[CKPT_PATH], b[CKPT_PATH];
-  snprintf (dir, sizeof dir, "/tmp/ckpt_any.%d", (int) getpid ());
+  char dir[200], cmd[240], a[CKPT_PATH], b[CKPT_PATH];
+  snprintf (dir, sizeof dir, "%s/ckpt_any.%d", tap_tmp (), (int) getpid ());
   MPI_Bcast (dir, sizeof dir, MPI_CHAR, 0, MPI_COMM_WORLD);
   snprintf (cmd, sizeof cmd, "rm -rf %s", dir);
   snprintf (a, sizeof a, "%s/checkpoints/step_00000002.h5", dir);

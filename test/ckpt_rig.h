@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 static int rank, size;
-static char dir[40];
+static char dir[160];
 
 /* --- a rank of some mesh with its part of the state in host memory --- */
 
@@ -141,7 +141,7 @@ static bool fits (const struct shape *h, const struct arch *a)
 static void ckpt_path (int64_t step, char *out) { ckpt_name (dir, step, out); }
 static void fresh (void)
 {
-  char cmd[128];
+  char cmd[2 * sizeof dir + 32];
   MPI_Barrier (MPI_COMM_WORLD);
   snprintf (cmd, sizeof cmd, "rm -rf %s && mkdir %s", dir, dir);
   if (!rank) must (!system (cmd), "%s", cmd);

@@ -306,7 +306,7 @@ static void test_model (struct rig *r)
 
 static int tmp_files (void)
 {
-  char cmd[200];
+  char cmd[sizeof dir + 64];
   snprintf (cmd, sizeof cmd, "ls %s/checkpoints/*.tmp >/dev/null 2>&1", dir);
   return !system (cmd);
 }
@@ -461,7 +461,7 @@ int main (int argc, char **argv)
   MPI_Comm_size (MPI_COMM_WORLD, &size);
   base_rank (rank, size, NULL);
   if (argc > 3 && !strcmp (argv[1], "--save")) return save_some (argc, argv);
-  if (!rank) snprintf (dir, sizeof dir, "/tmp/t_ckpt%c%d", size == 2 ? ':' : '.', getpid ());   /* a colon means something to MPI-IO */
+  if (!rank) snprintf (dir, sizeof dir, "%s/t_ckpt%c%d", tap_tmp (), size == 2 ? ':' : '.', getpid ());   /* a colon means something to MPI-IO */
   MPI_Bcast (dir, sizeof dir, MPI_CHAR, 0, MPI_COMM_WORLD);
   char path[CKPT_PATH];
   struct rig r;

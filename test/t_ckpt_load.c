@@ -295,7 +295,7 @@ int main (int argc, char **argv)
   MPI_Comm_rank (MPI_COMM_WORLD, &rank);
   MPI_Comm_size (MPI_COMM_WORLD, &size);
   base_rank (rank, size, NULL);
-  if (!rank) snprintf (dir, sizeof dir, "/tmp/t_ckpt_load.%d", getpid ());
+  if (!rank) snprintf (dir, sizeof dir, "%s/t_ckpt_load.%d", tap_tmp (), getpid ());
   MPI_Bcast (dir, sizeof dir, MPI_CHAR, 0, MPI_COMM_WORLD);
   test_copy ();
   test_collide ();

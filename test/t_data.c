@@ -613,7 +613,7 @@ int main (int argc, char **argv)
 {
   MPI_Init (&argc, &argv);
   H5Eset_auto2 (H5E_DEFAULT, NULL, NULL);
-  snprintf (dir, sizeof dir, "%s/t_data.XXXXXX", getenv ("TMPDIR") ? getenv ("TMPDIR") : "/tmp");
+  snprintf (dir, sizeof dir, "%s/t_data.XXXXXX", tap_tmp ());
   if (!mkdtemp (dir)) return 99;
   round_trips ();
   order ();

@@ -45,7 +45,7 @@ int main (int argc, char **argv)
   MPI_Init (&argc, &argv);
   MPI_Comm_rank (MPI_COMM_WORLD, &rank);
   MPI_Comm_size (MPI_COMM_WORLD, &size);
-  snprintf (dir, sizeof dir, "%s/t_dump.XXXXXX", getenv ("TMPDIR") ? getenv ("TMPDIR") : "/tmp");
+  snprintf (dir, sizeof dir, "%s/t_dump.XXXXXX", tap_tmp ());
   if (!rank && !mkdtemp (dir)) return 99;
   MPI_Bcast (dir, sizeof dir, MPI_CHAR, 0, MPI_COMM_WORLD);
   strcat (dir, "/new");

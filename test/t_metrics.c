@@ -15,7 +15,7 @@ const char *group_name (enum group_kind k) { return k == GROUP_SHARD ? "shard" :
 const char *op_name (enum op_kind k) { return k == OP_ALL_GATHER ? "all_gather" : "other"; }
 const char *purpose_name (enum purpose p) { return p == MEM_WEIGHT ? "weight" : "other"; }
 
-static char dir[64], path[128];
+static char dir[200], path[240];
 static int rank, size;
 
 static struct metrics_record record (int64_t step)
@@ -117,7 +117,7 @@ static void records (void)
 static void resume (void)
 {
   struct err e = { 0 };
-  char old[128];
+  char old[sizeof path];
   snprintf (old, sizeof old, "%s/metrics.old.jsonl", dir);
   struct metrics *m = metrics_open (dir, 0, 20, 0, &e);
   steps (m, 1, 9);
@@ -146,7 +146,7 @@ static void resume (void)
 static void progress (void)
 {
   struct err e = { 0 };
-  char text[320], out[128];
+  char text[320], out[sizeof path];
   snprintf (out, sizeof out, "%s/out.%d", dir, rank);
   struct metrics *m = metrics_open (dir, 0, 1000, 5, &e);
   struct metrics_record r = record (1);
@@ -206,7 +206,7 @@ static void full_disk (void)
 
 static void ending (void)
 {
-  char file[128], long_reason[6000];
+  char file[sizeof path], long_reason[6000];
   snprintf (file, sizeof file, "%s/exit.json", dir);
   MPI_Barrier (MPI_COMM_WORLD);
   if (!rank) unlink (file);
@@ -231,7 +231,7 @@ static void ending (void)
   o = json_load_file (file, 0, NULL);
   tap_ok (int_at (o, "code") == EXIT_USER && int_at (o, "step") == -1, "a reason without end is cut");
   json_decref (o);
-  char command[128];
+  char command[240];
   snprintf (command, sizeof command, "ls %s | grep -q tmp", dir);
   tap_ok (system (command) != 0 && exit_write ("/nonexistent/run", 1, "x", 0) == -1,
           "no temporary file is left, and a failure is told");
@@ -244,7 +244,7 @@ int main (int argc, char **argv)
   MPI_Comm_size (MPI_COMM_WORLD, &size);
   base_rank (rank, size, NULL);
   if (!rank) {
-    strcpy (dir, "t_metrics.XXXXXX");
+    snprintf (dir, sizeof dir, "%s/t_metrics.XXXXXX", tap_tmp ());
     must (mkdtemp (dir), "mkdtemp");
   }
   MPI_Bcast (dir, sizeof dir, MPI_CHAR, 0, MPI_COMM_WORLD);
@@ -258,7 +258,7 @@ int main (int argc, char **argv)
   full_disk ();
   ending ();
   tap_ok (base_live () == 0, "nothing is left behind");
-  char command[128];
+  char command[240];
   snprintf (command, sizeof command, "rm -rf %s", dir);
   MPI_Barrier (MPI_COMM_WORLD);
   if (!rank && system (command)) return 1;

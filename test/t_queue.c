@@ -280,8 +280,9 @@ static void write_file (const char *root, const char *name, const char *text)
 /* A made-up node: what is available, and the limits of a job's cgroup and of the one above it. */
 static void node_memory (void)
 {
-  char root[64] = "/tmp/t_queue.XXXXXX", command[100];
-  must (mkdtemp (root), "no folder in /tmp");
+  char root[200], command[240];
+  snprintf (root, sizeof root, "%s/t_queue.XXXXXX", tap_tmp ());
+  must (mkdtemp (root), "%s", root);
   write_file (root, "proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n");
   bool bare = cpu_node_room (root) == 8000 << 10;
   write_file (root, "proc/self/cgroup", "0::/job/step\n");

@@ -160,7 +160,7 @@ static void mistakes (void)
 int main (int argc, char **argv)
 {
   MPI_Init (&argc, &argv);
-  snprintf (dir, sizeof dir, "%s/t_tokenize.XXXXXX", getenv ("TMPDIR") ? getenv ("TMPDIR") : "/tmp");
+  snprintf (dir, sizeof dir, "%s/t_tokenize.XXXXXX", tap_tmp ());
   if (!mkdtemp (dir) || chdir (dir)) return 99;
   documents ();
   large ();

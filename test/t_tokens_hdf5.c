@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 static unsigned char byte[1 << 16];
-static char path[64] = "/tmp/t_tokens_hdf5.XXXXXX";
+static char path[200];
 
 static size_t take_in (const char *name)
 {
@@ -91,6 +91,7 @@ static void test_apart (void)
 int main (int argc, char **argv)
 {
   MPI_Init (&argc, &argv);
+  snprintf (path, sizeof path, "%s/t_tokens_hdf5.XXXXXX", tap_tmp ());
   int fd = mkstemp (path);
   must (fd >= 0, "%s", path);
   close (fd);

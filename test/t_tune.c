@@ -37,7 +37,7 @@ int MPI_Igatherv (const void *in, int n, MPI_Datatype t, void *out, const int *l
 int main (int argc, char **argv)
 {
   static struct job j;
-  char dir[] = "/tmp/t_tune.XXXXXX", path[64];
+  char dir[200], path[240];
   wait_before_mpi ();
   MPI_Init (&argc, &argv);
   MPI_Comm_rank (MPI_COMM_WORLD, &rank);
@@ -51,6 +51,7 @@ int main (int argc, char **argv)
   j.m.world = MPI_COMM_WORLD;
   j.m.rank = rank;
   j.m.size = size;
+  snprintf (dir, sizeof dir, "%s/t_tune.XXXXXX", tap_tmp ());
   if (!rank && !mkdtemp (dir)) return 1;
   MPI_Bcast (dir, sizeof dir, MPI_CHAR, 0, MPI_COMM_WORLD);
   snprintf (j.c.run.dir, sizeof j.c.run.dir, "%s", dir);

@@ -4,8 +4,16 @@
 #include <mpi.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 static int tap_count;
+
+/* Where temporary files go: test/run removes them. */
+static inline const char *tap_tmp (void)
+{
+  const char *dir = getenv ("TMPDIR");
+  return dir && dir[0] ? dir : "/tmp";
+}
 
 /* Collective: true only if COND holds on every rank; rank 0 prints. */
 static inline int tap_ok (int cond, const char *fmt, ...)
