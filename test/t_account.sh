@@ -34,7 +34,7 @@ run 4 --run.dir a --mesh.dp_shard 2 --mesh.tp 2
 ok "$rc" 0 "a run"
 run 4 --run.dir b --mesh.dp_shard 2 --mesh.pp 2 --run.machine ''
 ok "$rc" 0 "a run with stages"
-run 4 --run.dir slow --mesh.dp_shard 4 --debug.slow_rank 2 --debug.slow_ms 100 --eval.batches 0
+run 4 --run.dir slow --mesh.dp_shard 4 --debug.slow_rank 2 --debug.slow_ms 400 --eval.batches 0
 ok "$rc" 0 "a run with a slow rank"
 cat >read.py <<'P'
 import json, re, sys
@@ -70,9 +70,9 @@ ok(all(r['mfu'] is None for r in b), 'without a peak there is none')
 ok([r['step'] for r in a if 'ranks' in r] == [3, 6] and a[2]['ranks']['steps'] == 2 and a[5]['ranks']['steps'] == 3, 'ranks are compared each log_every steps, the first step left out')
 ok(all(r['parts']['checkpoint_s'] > 0 for r in a if r['step'] == 5) and all(r['parts']['eval_s'] > 1e-4 for r in a if 'eval_loss' in r), 'time of checkpoints and validations')
 s = [r['ranks'] for r in slow if 'ranks' in r]
-ok(len(s) == 2 and all(x['slowest'] == 2 and x['excess'] > 1 and x['work_s'] > 0.1 and near(x['excess'], x['work_s'] / x['median_s'] - 1, 1e-9) for x in s),
+ok(len(s) == 2 and all(x['slowest'] == 2 and x['excess'] > 1 and x['work_s'] > 0.4 and near(x['excess'], x['work_s'] / x['median_s'] - 1, 1e-9) for x in s),
    f"the slow rank is found: {s and s[-1]['slowest']}, excess {s and s[-1]['excess']:.1f}")
-ok(all(r['parts']['agree_s'] + r['parts']['exposed_s'] > 0.05 for r in slow[1:]), '... and the others wait for it')
+ok(all(r['parts']['agree_s'] + r['parts']['exposed_s'] > 0.2 for r in slow[1:]), '... and the others wait for it')
 said = set(re.findall(r'[a-z_]+', doc))
 def keys(o):
     for k, v in o.items():
@@ -87,7 +87,7 @@ n=$(grep -c 'ok ' points); n=$((n + 3))
 
 # Killed in the midst of a step: each step that was said to be done is there whole.
 "${MPIEXEC:-mpiexec}" -n 2 "$prog" run.yaml --run.dir "$tmp/kill" --run.log_every 1 --train.steps 100000 --train.global_batch 2 --eval.batches 0 --run.save false >out 2>said </dev/null &
-i=0; while [ $i -lt 200 ] && [ "$(cat kill/metrics.jsonl 2>/dev/null | wc -l)" -lt 20 ]; do sleep 0.05; i=$((i + 1)); done
+i=0; while [ $i -lt 800 ] && [ "$(grep -c '^step' out)" -lt 20 ]; do sleep 0.05; i=$((i + 1)); done
 kill -9 $(ps -eo pid=,args= | awk -v p="$prog" -v d="$tmp/kill" '$2 == p && index ($0, d) { print $1 }') 2>/dev/null
 wait
 told=$(sed -n 's/^step *\([0-9]*\).*/\1/p' out | tail -n 1)

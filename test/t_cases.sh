@@ -17,8 +17,8 @@ cat >launch.sh <<'S'
 echo $$ >"pid.$1.$PMI_RANK"; shift; exec "$program" "$@"
 S
 start () { name=$1; shift; ( "${MPIEXEC:-mpiexec}" $flags -n 4 sh launch.sh "$name" run.yaml --run.dir "$name" "$@" >"$name.out" 2>"$name.said" </dev/null; echo $? >"$name.rc" ) & }
-until_step () { i=0; while [ $i -lt 200 ] && [ "$(cat "$1/metrics.jsonl" 2>/dev/null | wc -l)" -lt "$2" ]; do sleep 0.1; i=$((i + 1)); done; }
-ended () { i=0; while [ ! -e "$1.rc" ] && [ $i -lt 200 ]; do sleep 0.1; i=$((i + 1)); done; }
+until_step () { i=0; while [ $i -lt 600 ] && [ "$(cat "$1/metrics.jsonl" 2>/dev/null | wc -l)" -lt "$2" ]; do sleep 0.1; i=$((i + 1)); done; }
+ended () { i=0; while [ ! -s "$1.rc" ] && [ $i -lt 600 ]; do sleep 0.1; i=$((i + 1)); done; }
 steps () { sed -n 's/.*"step":\([0-9]*\),.*/\1/p' "$1/metrics.jsonl" | tr '\n' ' '; }
 losses () { sed -n 's/.*"loss":\([^,]*\),.*/\1/p' "$1/metrics.jsonl" | tr '\n' ' '; }
 code () { sed -n 's/.*"code": \([0-9]*\),.*/\1/p' "$1/exit.json"; }
@@ -122,7 +122,7 @@ mkdir parts; touch parts/stop
 run 4 parts --train.steps 30; a=$rc$(code parts)
 run 4 parts --train.steps 30 --run.max_minutes 0.00001; a=$a$rc$(code parts)
 flags=
-start parts --train.steps 30 --debug.comm_delay_ms 5
+start parts --train.steps 30 --debug.comm_delay_ms 40
 until_step parts 4; for r in 3 3 0; do kill -TERM "$(cat pid.parts.$r)"; done; ended parts   # as a batch system and a launcher do together
 a=$a$(cat parts.rc)$(code parts)
 run 4 parts --train.steps 30; a=$a$rc$(code parts)

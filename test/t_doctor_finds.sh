@@ -11,41 +11,43 @@ ok () { n=$((n + 1)); if [ "$1" = "$2" ]; then echo "ok $n - $3"; else echo "not
 skip () { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
 launch () { ranks=$1; shift; "${MPIEXEC:-mpiexec}" -n "$ranks" "$@" >out 2>said </dev/null; rc=$?; }
 doctor () { "$program" doctor "$@" >out 2>said </dev/null; rc=$?; }
+# This launch, again while others keep the disk busy: that is found, rightly.
+calm () { i=0; while launch "$@"; [ $i -lt 5 ] && [ "$(wrong 'MB/s with sync')" != 0 ]; do echo "# the disk is busy"; sleep 2; i=$((i + 1)); done; }
 wrong () { grep '^wrong:' out | grep -c -- "$1"; }
 lines () { grep -c '^wrong:' out; }
 advice () { grep -A 1 -- "$1" out | grep -c -- "^   do: .*$2"; }
 
 # ---- this launch
-launch 2 "$program" doctor
+calm 2 "$program" doctor
 ok "$rc $(lines) $(grep -c '^ranks  *2 on 1 node$' out) $(grep -c '^MPI  *MPICH.*threads: ' out) $(grep -c '^link  *inside a node: [0-9.]* GB/s' out) $(grep -c '^disk .*with sync, file locks: yes' out)" \
    "0 0 1 1 1 1" "a good launch: ranks, MPI, a link, a disk, and nothing is wrong"
-launch 1 "$program" doctor
+calm 1 "$program" doctor
 ok "$rc $(grep -c '^note:  this is one rank alone' out)" "0 1" "one rank alone: a note, as of N singletons"
 if [ "$(getconf _NPROCESSORS_ONLN)" -gt 1 ]; then
   core=$(taskset -pc $$ | sed 's/.*: //; s/[,-].*//')
-  launch 2 taskset -c "$core" "$program" doctor
+  calm 2 taskset -c "$core" "$program" doctor
   ok "$rc $(wrong 'ranks of node 0 .* may only use 1 of its') $(advice 'may only use' 'bind-to core')" "2 1 1" "all ranks on one core"
 else skip "all ranks on one core" "there is one"; fi
-launch 2 env OMP_NUM_THREADS=$((4 * $(getconf _NPROCESSORS_ONLN))) "$program" doctor
+calm 2 env OMP_NUM_THREADS=$((4 * $(getconf _NPROCESSORS_ONLN))) "$program" doctor
 ok "$rc $(wrong 'OMP_NUM_THREADS makes') $(advice OMP_NUM_THREADS 'unset')" "2 1 1" "more threads than cores"
-launch 4 env MPIR_CVAR_NUM_CLIQUES=2 "$program" doctor --model tiny --mesh.tp 4
+calm 4 env MPIR_CVAR_NUM_CLIQUES=2 "$program" doctor --model tiny --mesh.tp 4
 ok "$rc $(wrong 'the tp group of ranks 0-3 spans node 0') $(advice 'tp group' 'mesh.tp at most the ranks of a node') $(grep -c '^link  *between nodes' out)" "2 1 1 1" "tp over nodes"
-launch 4 env MPIR_CVAR_NUM_CLIQUES=2 "$program" doctor --model tiny --mesh.tp 2 --mesh.order dp-tp-pp
+calm 4 env MPIR_CVAR_NUM_CLIQUES=2 "$program" doctor --model tiny --mesh.tp 2 --mesh.order dp-tp-pp
 ok "$rc $(lines)" "0 0" "tp inside of nodes is none"
-launch 2 "$program" doctor --dir "$tmp/no/such"
+calm 2 "$program" doctor --dir "$tmp/no/such"
 ok "$rc $(wrong 'no/such cannot be written')" "2 1" "a folder that cannot be written"
 mkdir checkpoints
-launch 2 env LD_PRELOAD="$here/test/fault.so" FAULT=flock:37 "$program" doctor --dir "$tmp/checkpoints"
+calm 2 env LD_PRELOAD="$here/test/fault.so" FAULT=flock:37 "$program" doctor --dir "$tmp/checkpoints"
 ok "$rc $(wrong 'has no file locks: No locks available') $(advice 'file locks' 'flock')" "2 1 1" "a file system without locks"
 launch 2 env LD_PRELOAD="$here/test/fault.so" FAULT=fsync:0 FAULT_US=2000000 "$program" doctor --dir "$tmp/checkpoints"
 ok "$rc $(wrong 'MB/s with sync: a checkpoint of a model of 1e9 parameters') $(advice 'with sync:' 'run.dir')" "2 1 1" "a slow disk"
 mkdir small
 if mount -t tmpfs -o size=32m none small 2>/dev/null; then
-  launch 2 env UCX_POSIX_DIR="$tmp/small" "$program" doctor
+  calm 2 env UCX_POSIX_DIR="$tmp/small" "$program" doctor
   ok "$rc $(wrong "$tmp/small of host .* MPI takes 4.4 MB a rank") $(advice 'MPI takes' 'shm-size')" "2 1 1" "little shared memory"
 else skip "little shared memory" "no folder can be mounted here"; fi
 mkdir bin; cp "$program" bin/pretrain; cp "$here/test/fake_cuda.so" bin/cuda.so
-launch 2 env FAKE_GPUS=0:a,0:a bin/pretrain doctor --device cuda
+calm 2 env FAKE_GPUS=0:a,0:a bin/pretrain doctor --device cuda
 ok "$rc $(wrong 'would all use the GPU') $(advice 'would all use' 'CUDA_VISIBLE_DEVICES')" "2 1 1" "all ranks on one GPU"
 
 # ---- runs

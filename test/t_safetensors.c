@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define FILE_NAME "t_safetensors.tmp"
@@ -61,10 +62,10 @@ static void hostile (void)
   struct st s;
   for (int i = 0; i < LEN (bad); i++) {
     struct err e = { 0 };
-    double start = now ();
+    clock_t start = clock ();
     put (bad[i].len, bad[i].json, bad[i].data);
     int rc = st_open (&s, FILE_NAME, &e);
-    bool good = rc && e.code != EXIT_WORLD && strstr (e.msg, bad[i].says) && strstr (e.msg, FILE_NAME) && now () - start < 1;
+    bool good = rc && e.code != EXIT_WORLD && strstr (e.msg, bad[i].says) && strstr (e.msg, FILE_NAME) && clock () - start < CLOCKS_PER_SEC;
     if (!good) printf ("# %s\n", e.msg);
     tap_ok (good && !s.n && !s.files, "%s: refused", bad[i].what);
   }
@@ -75,8 +76,8 @@ static void hostile (void)
   memcpy (deep, "{\"a\":", 5);
   deep[(8 << 20) - 1] = 0;
   put (-1, deep, 0);
-  double start = now ();
-  tap_ok (st_open (&s, FILE_NAME, &e) && now () - start < 1, "8 MiB of brackets: %s", e.msg + (strlen (e.msg) > 60 ? strlen (e.msg) - 60 : 0));
+  clock_t start = clock ();
+  tap_ok (st_open (&s, FILE_NAME, &e) && clock () - start < CLOCKS_PER_SEC, "8 MiB of brackets: %s", e.msg + (strlen (e.msg) > 60 ? strlen (e.msg) - 60 : 0));
   free (deep);
 }
 

@@ -48,7 +48,7 @@ points "$py" "$srcdir/test/prom.py" coll/pretrain.prom 'd/a "b"/metrics.jsonl'
 "${MPIEXEC:-mpiexec}" -n 1 "$prog" run.yaml --run.dir w --run.prometheus "$tmp/coll/w.prom" --run.log_every 1 --train.global_batch 1 --train.steps 400 --eval.batches 0 --run.save false >out 2>said </dev/null &
 points "$py" - coll/w.prom <<'P'
 import sys, time
-seen, torn, end = set(), 0, time.time() + 20
+seen, torn, end = set(), 0, time.time() + 60
 while time.time() < end and 400 not in seen:
     try: text = open(sys.argv[1]).read()
     except FileNotFoundError: continue

@@ -17,6 +17,7 @@ ok () { n=$((n + 1)); if [ "$1" = "$2" ]; then echo "ok $n - $3"; else echo "not
 random () { seed=$(((seed * 1103515245 + 12345) % 2147483648)); r=$((seed / 65536 % $1)); }
 newest () { ls d/checkpoints 2>/dev/null | sed -n 's/^step_0*\([0-9]*\)\.h5$/\1/p' | sort -n | tail -n 1; }
 
+over () { case $(sed 's/.*) //; s/ .*//' /proc/$job/stat 2>/dev/null) in Z|'') ;; *) false ;; esac; }
 # Has this launch done step $at? Older records are no sign.
 reached () { [ d/metrics.jsonl -nt mark ] && [ "$(tail -n 1 d/metrics.jsonl | sed -n 's/{"step":\([0-9]*\),.*/\1/p' | grep . || echo 0)" -ge $at ]; }
 
@@ -42,7 +43,7 @@ while [ $(($(date +%s) - start)) -lt "$seconds" ]; do
   rm -f d.pid.*; touch mark
   launch --run.watchdog 3 --debug.comm_delay_ms 1
   if [ -n "$what" ]; then
-    i=0; while [ $i -lt 400 ] && kill -0 $job 2>/dev/null && ! reached; do sleep 0.02; i=$((i + 1)); done
+    until over || reached; do sleep 0.02; done
     random 100; sleep 0.0$((r / 10))
     case $what in
       file) touch d/stop ;;
