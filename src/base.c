@@ -1,6 +1,7 @@
 #include "config.h"
 #include "base.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -249,18 +250,25 @@ void count_text (int64_t n, char out[static 24])
   scaled ((double) n, 1000, unit, LEN (unit), out);
 }
 
+size_t file_text (const char *path, char *text, size_t size)
+{
+  size_t n = 0;
+  int fd = open (path, O_RDONLY | O_CLOEXEC);
+  for (ssize_t got; fd >= 0 && n < size - 1 && (got = read (fd, text + n, size - 1 - n)) > 0;) n += (size_t) got;
+  if (fd >= 0) close (fd);
+  text[n] = 0;
+  return n;
+}
+
 int64_t file_number (const char *path, const char *key)
 {
-  char line[256];
-  int64_t v = -1;
-  FILE *f = fopen (path, "r");
-  while (f && v < 0 && fgets (line, sizeof line, f)) {
-    size_t n = strlen (key);
+  char text[8192], *rest = text, *end;
+  size_t n = strlen (key);
+  file_text (path, text, sizeof text);
+  for (char *line; (line = strsep (&rest, "\n"));) {
     if (strncmp (line, key, n)) continue;
-    char *end;
     long long x = strtoll (line + n, &end, 10);
-    if (end != line + n) v = strstr (end, "kB") ? x * 1024 : x;
+    if (end != line + n) return strstr (end, "kB") ? x * 1024 : x;
   }
-  if (f) fclose (f);
-  return v;
+  return -1;
 }

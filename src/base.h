@@ -80,6 +80,8 @@ double now (void);                           /* monotonic seconds */
 uint64_t hash_bytes (const void *p, size_t n, uint64_t seed);   /* XXH3-64: for comparing, not for security */
 void bytes_text (int64_t bytes, char out[static 24]);           /* "1.50 GiB" */
 void count_text (int64_t n, char out[static 24]);               /* "162.2M" */
+/* The beginning of a file as text; its length, 0 where it cannot be read. These two are system calls only, no heap. */
+size_t file_text (const char *path, char *text, size_t size);
 /* The number after KEY in a file of "Key: value kB" lines or (KEY empty) the number that the file is; -1 if there is none. */
 int64_t file_number (const char *path, const char *key);
 #endif

@@ -1,6 +1,7 @@
 /* Memory of the cpu device. One mapping of address space serves the process: its first half is handed out and never accessible, the bytes lie in
    its second half, cpu_delta further, and are enabled when reserved. */
 #include "config.h"
+#include "cgroup.h"
 #include "cpu_queue.h"
 #include <errno.h>
 #include <stdio.h>
@@ -37,56 +38,12 @@ static int map_span (struct err *e)
 
 /* ---- how much there is ---- */
 
-/* Room under a memory cgroup at DIR: limit less use, or INT64_MAX. Names of v2, then v1. Cached files count as use but give way. */
-static int64_t cgroup_room (const char *dir)
-{
-  static const char *const name[][3] = { { "memory.max", "memory.current", "inactive_file " },
-                                         { "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file " } };
-  int64_t room = INT64_MAX;
-  for (int i = 0; i < LEN (name); i++) {
-    char max_path[700], use_path[700], stat_path[700];
-    snprintf (max_path, sizeof max_path, "%s/%s", dir, name[i][0]);
-    snprintf (use_path, sizeof use_path, "%s/%s", dir, name[i][1]);
-    snprintf (stat_path, sizeof stat_path, "%s/memory.stat", dir);
-    int64_t max = file_number (max_path, ""), use = file_number (use_path, ""), cache = file_number (stat_path, name[i][2]);
-    if (max >= 0 && use >= 0) room = MIN (room, MAX (max - use + MAX (cache, 0), 0));
-  }
-  return room;
-}
-
-/* The limits of a cgroup AT and of all above it. AT is written to. */
-static int64_t cgroups_room (const char *root, const char *hierarchy, char *at)
-{
-  int64_t room = INT64_MAX;
-  for (;;) {
-    char dir[640];
-    snprintf (dir, sizeof dir, "%s/sys/fs/cgroup%s%s", root, hierarchy, at);
-    int64_t limit = cgroup_room (dir);
-    room = MIN (room, limit);
-    char *slash = strrchr (at, '/');
-    if (!slash || !*at) return room;
-    *slash = 0;
-  }
-}
-
 int64_t cpu_node_room (const char *root)
 {
-  char path[300], line[512];
+  char path[300];
   snprintf (path, sizeof path, "%s/proc/meminfo", root);
-  int64_t room = file_number (path, "MemAvailable:");
-  if (room < 0) room = INT64_MAX;
-  snprintf (path, sizeof path, "%s/proc/self/cgroup", root);
-  FILE *f = fopen (path, "r");
-  while (f && fgets (line, sizeof line, f)) {   /* 0::/a/b (v2) or 5:memory:/a/b (v1) */
-    line[strcspn (line, "\n")] = 0;
-    char *name = strchr (line, ':'), *at = name ? strchr (name + 1, ':') : NULL;
-    bool v2 = at == name + 1;
-    if (!at || (!v2 && strncmp (name, ":memory:", 8))) continue;
-    int64_t limit = cgroups_room (root, v2 ? "" : "/memory", at + 1);
-    room = MIN (room, limit);
-  }
-  if (f) fclose (f);
-  return room;
+  int64_t room = file_number (path, "MemAvailable:"), limit = cgroup_room (root);
+  return room < 0 ? limit : MIN (room, limit);
 }
 
 int cpu_mem_open (struct cpu *c, int ranks, struct err *e)

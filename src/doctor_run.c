@@ -9,11 +9,11 @@
 
 enum { ENOUGH = 1, STEPS = 5 };   /* seconds of steps, of which shares say something; steps on either side, of which rates do */
 
-/* ---- out of memory before the first step ---- */
+/* ---- out of memory ---- */
 
 static bool speaks_of_memory (const char *s)
 {
-  static const char *const word[] = { "out of memory", "out of host memory", "do not fit", "does not fit", "too many", "no memory left" };
+  static const char *const word[] = { "for want of memory", "memory is used up", "out of memory", "out of host memory", "do not fit", "does not fit", "too many", "no memory left" };
   for (int i = 0; i < LEN (word); i++)
     if (strstr (s, word[i])) return true;
   return false;
@@ -37,10 +37,12 @@ static void smaller (const struct conf *c, char *out, size_t size)
 static void memory (const struct past *p, struct findings *f)
 {
   bool killed = past_runs (p);
-  if (p->steps || !p->end.there || (!killed && (!p->end.code || !speaks_of_memory (p->end.reason)))) return;
+  char when[64] = "before the first step";
+  if (!p->end.there || (killed ? p->steps > 0 : !p->end.code || !speaks_of_memory (p->end.reason))) return;
+  if (p->steps) snprintf (when, sizeof when, "after step %" PRId64, p->step[p->steps - 1].step);
   struct finding *x = finding_add (f, killed ? FINDING_NOTE : FINDING_WRONG);
   if (killed) snprintf (x->what, sizeof x->what, "there is no step yet and no word of an end: the run is starting, or it was killed before its first step, as the kernel does where memory is short (dmesg tells)");
-  else snprintf (x->what, sizeof x->what, "out of memory before the first step: %.800s", p->end.reason);
+  else snprintf (x->what, sizeof x->what, "out of memory %s: %.800s", when, p->end.reason);
   smaller (&p->c, x->remedy, sizeof x->remedy);
 }
 

@@ -91,7 +91,7 @@ static void fire_early (const char *what)
 /* WHAT has happened: find out more, for at most OTHERS seconds from other nodes, say it once, end. */
 static void fire (const char *what, double others)
 {
-  char why[1500], cause[900] = "another rank is dead or frozen, or a link or disk hangs", stuck[600] = "none", line[2400], in[160] = "", bytes[24];
+  char why[2400], cause[1800] = "another rank is dead or frozen, or a link or disk hangs", stuck[600] = "none", line[3200], in[160] = "", bytes[24];
   static double first;
   if (!w.m) fire_early (what);
   if (!first) first = now ();
@@ -266,6 +266,8 @@ void watch_open (const struct mesh *m, double seconds)
   struct place *p = b ? &b->place[m->local_rank] : &w.alone;
   *p = (struct place) { .rank = m->rank, .waiting = true };
   snprintf (p->host, sizeof p->host, "%s", base_host ());
+  cgroup_own ("", p->cgroup);
+  p->kills = cgroup_kills (p->cgroup);
   base_phase_at (p->phase);
   p->pid = (int32_t) getpid ();
   copy_mesh (m);

@@ -195,11 +195,25 @@ static enum fault fault_of (const struct place *p, bool local)
   return !p->waiting && p->idle > 2 && !p->in.seq ? BUSY : FINE;
 }
 
+/* The kernel ends a process whose cgroup is at its limit, or whose host has no memory left, by SIGKILL, and counts it before it does. */
+static void add_gone (struct text *t, const struct place *p)
+{
+  int64_t kills = cgroup_kills (p->cgroup), limit = cgroup_limit (p->cgroup);
+  char bytes[24];
+  bytes_text (limit, bytes);
+  if (kills < 0) add (t, "is gone during %s (killed, or no memory was left)", p->phase);
+  else if (kills <= p->kills) add (t, "is gone during %s (killed, but there was memory)", p->phase);
+  else if (limit == INT64_MAX) add (t, "was ended by the kernel during %s: the host's memory is used up (pretrain doctor says what makes a run smaller)", p->phase);
+  else add (t, "was ended by the kernel during %s for want of memory: %s is the limit of its cgroup %s (sbatch --mem gives more, pretrain doctor says what needs less)", p->phase, bytes, p->cgroup);
+}
+
 static bool add_culprit (struct text *t, const struct place *p, bool local, const char *head)
 {
-  static const char *const words[] = { [GONE] = "is gone (killed, or no memory was left)", [STOPPED] = "stands still (SIGSTOP)", [BUSY] = "waits for none of the others (a disk or device that hangs?)" };
+  static const char *const words[] = { [STOPPED] = "stands still (SIGSTOP)", [BUSY] = "waits for none of the others (a disk or device that hangs?)" };
   enum fault f = fault_of (p, local);
-  if (f) add (t, "%srank %d, process %d on host %s, %s during %s", head, p->rank, p->pid, p->host, words[f], p->phase);
+  if (f) add (t, "%srank %d, process %d on host %s, ", head, p->rank, p->pid, p->host);
+  if (f == GONE) add_gone (t, p);
+  else if (f) add (t, "%s during %s", words[f], p->phase);
   return f;
 }
 

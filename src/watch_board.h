@@ -1,6 +1,7 @@
 /* watch_board: what each rank of a node is doing, in memory that the node's ranks share; and who is to blame, from it. Inside of watch only. */
 #ifndef WATCH_BOARD_H
 #define WATCH_BOARD_H
+#include "cgroup.h"
 #include "dev.h"
 #include "mesh.h"
 
@@ -15,6 +16,8 @@ struct place {
   int64_t issued[GROUP_N];               /* collectives of its groups */
   struct coll_note in;                   /* the oldest that it is in; seq 0: none */
   char phase[BASE_PHASE], host[64];       /* phase: where base keeps it */
+  char cgroup[CGROUP_PATH];              /* of its memory, "": none is known; */
+  int64_t kills;                         /* processes of it that the kernel had ended when the run began */
 };
 
 struct board {

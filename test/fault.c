@@ -9,6 +9,7 @@
      FAULT_US=N            microseconds that each such call takes more
      FAULT_SHORT=1         pwrite and pread move at most 1000 bytes
      FAULT_KILL=1          SIGKILL instead of an error
+     FAULT_EAT=MB          so much memory is taken and written to first
      FAULT_HOLD=NAME       the first such call makes the file NAME, so that a test knows where the process stands, and waits until NAME.go is there or the program has caught a signal
 
    Apart from these, FAULT_HEARD=NAME: the first signal that the program catches makes the file NAME. */
@@ -23,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <time.h>
@@ -55,6 +57,13 @@ static void hold (void)
   for (int ms = 0; ms < 60000 && !caught && syscall (SYS_faccessat, AT_FDCWD, go, F_OK); ms += 2) usleep (2000);
 }
 
+static void eat (void)
+{
+  size_t bytes = (size_t) number ("FAULT_EAT", 0) << 20;
+  char *p = bytes ? mmap (NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
+  for (size_t i = 0; p != MAP_FAILED && i < bytes; i += 4096) p[i] = 1;
+}
+
 /* Signals do not shorten it. */
 static void slow (void)
 {
@@ -73,7 +82,7 @@ static int disturbed (const char *call, const char *path)
   long at = calls++, after = number ("FAULT_AFTER", 0);
   if (at < after || at - after >= number ("FAULT_COUNT", 1L << 60)) return -1;
   if (number ("FAULT_KILL", 0)) kill (getpid (), SIGKILL);
-  if (at == after) hold ();
+  if (at == after) hold (), eat ();
   slow ();
   return atoi (fault + n + 1);
 }
