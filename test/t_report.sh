@@ -5,7 +5,7 @@ pretrain=$PWD/$builddir/src/pretrain mpi=${MPIEXEC:-mpiexec}
 TESSERA_SHARE=$(realpath "$srcdir/share"); export TESSERA_SHARE
 export OMP_NUM_THREADS=1 MPIEXEC_TIMEOUT=60
 dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
+trap 'for i in 1 2 3 4 5; do rm -rf "$dir" 2>/dev/null && break; sleep 0.5; done' EXIT   # a browser that did not answer may still write while it ends
 cd "$dir" || exit 1
 ok () { n=$((n + 1)); if [ "$1" = 0 ]; then echo "ok $n - $2"; else echo "not ok $n - $2"; sed 's/^/# /' out | tail -n 15; fi; }
 try () { what=$1; shift; "$@" >out 2>&1; ok $? "$what"; }
@@ -151,7 +151,7 @@ ls a/*.tmp no 2>/dev/null; [ ! -e "$(echo a/report.html.*)" ]; ok $? 'nothing is
 # ---- in a browser
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome)
 drawn () {   # drawn PAGE CHARTS LINES
-  timeout -k 2 20 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$dir/home" --enable-logging=stderr --window-size=1200,900 --dump-dom "file://$dir/$1" >dom 2>out
+  TMPDIR=$dir timeout -k 2 20 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$dir/home" --enable-logging=stderr --window-size=1200,900 --dump-dom "file://$dir/$1" >dom 2>out
   case $? in 124|137) n=$((n + 1)); echo "ok $n - Chromium draws $1 # SKIP it does not answer"; return ;; esac
   got="$(sed -n 's/.*data-drawn="\([0-9]*\)".*/\1/p' dom | head -n 1) $(grep -o 'class="line"' dom | grep -c .) $(grep -c 'CONSOLE' out)"
   echo "# $got" >>out
