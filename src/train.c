@@ -54,13 +54,18 @@ static int check_tokenizer (const struct conf *c, const char *file, const struct
                    ours && !own[0] ? ": set data.tokenizer to that file" : "");
 }
 
-/* The corpus for training and validation; all ranks must see the same. Collective. */
-static int open_data (struct run *r, struct err *e)
+static void close_data (struct run *r)
+{
+  if (r->train) data_close (r->train);
+  if (r->valid) data_close (r->valid);
+  r->train = r->valid = NULL;
+}
+
+static int open_here (struct run *r, struct err *e)
 {
   const struct conf *c = &r->j.c;
   bool tail = !c->data.valid[0] || !strcmp (c->data.valid, c->data.train);
   double cut = tail ? 1 - c->data.valid_fraction : 1;
-  base_phase ("data");
   int bad = 0;
   if (!c->data.train[0]) bad = user_err (e, "data.train is not given: a token file made by pretrain tokenize");
   bad = bad || data_open (&r->train, c->data.train, c->data.format, c->arch.vocab, c->train.seq_len, 0, cut, e);
@@ -68,7 +73,30 @@ static int open_data (struct run *r, struct err *e)
   if (!bad && tail && cut < 1) bad = data_open (&r->valid, c->data.train, c->data.format, c->arch.vocab, c->train.seq_len, cut, 1, e);
   if (!bad && c->data.document_mask && !data_info (r->train)->documents)
     bad = user_err (e, "data.document_mask: %s does not say where its documents end", c->data.train);
-  bad = bad || check_tokenizer (c, c->data.train, r->train, e) || (r->valid && check_tokenizer (c, tail ? c->data.train : c->data.valid, r->valid, e));
+  return bad || check_tokenizer (c, c->data.train, r->train, e) || (r->valid && check_tokenizer (c, tail ? c->data.train : c->data.valid, r->valid, e)) ? -1 : 0;
+}
+
+/* Rank 0 first: files that it sees the others may see a little later, where the job has just made them (NFS). */
+static int open_after_root (struct run *r, struct err *e)
+{
+  enum { LATE = 3 };   /* seconds */
+  int bad = r->j.m.rank ? 0 : open_here (r, e), seen = !bad;
+  MPI_Request q;
+  MPI_Ibcast (&seen, 1, MPI_INT, 0, r->j.m.world, &q);
+  wait_all (1, &q);
+  if (!r->j.m.rank) return bad;
+  for (double end = now () + (seen ? LATE : 0); (bad = open_here (r, e)) && now () < end; usleep (100000)) {
+    close_data (r);
+    *e = (struct err) { 0 };
+  }
+  return bad;
+}
+
+/* The corpus for training and validation; all ranks must see the same. Collective. */
+static int open_data (struct run *r, struct err *e)
+{
+  base_phase ("data");
+  int bad = open_after_root (r, e);
   if (mesh_agree (&r->j.m, bad, e)) return -1;
   char *a = data_text (r->train), *b = r->valid ? data_text (r->valid) : xstrdup ("", "text"), *text = xprintf ("%s\n%s", a, b);
   bad = mesh_same (&r->j.m, "data", text, e);
@@ -474,8 +502,7 @@ int train_main (int argc, char **argv)
   if (r->batch) dev_release (&r->j.d, MEM_STAGE, SPACE_PINNED, r->batch[0].ids, r->j.s.mbs * r->j.s.b.g.n * 16);
   xfree (r->batch);
   spike_close (&r->spike);
-  if (r->train) data_close (r->train);
-  if (r->valid) data_close (r->valid);
+  close_data (r);
   code = job_end (&r->j, code, rc < 0 ? &e : NULL);
   watch_stop ();
   xfree (r);

@@ -2,8 +2,9 @@
 
      FAULT=CALL:ERRNO      pwrite, pread, open, fopen, access, fsync, rename, flock or MPI_Finalize, and the number that errno gets; 0: the call is done, slowly (FAULT_US), in part (FAULT_SHORT)
                            or late (FAULT_HOLD)
+                           path for CALL: whatever names a file; lock: flock and fcntl's locks
      FAULT_PATH=WORD       only files with this in their path; not given: those below a folder `checkpoints`
-     FAULT_RANK=R          only on this rank (PMI_RANK); not given: on all
+     FAULT_RANK=R          only on this rank (PMI_RANK); others: on all but rank 0; not given: on all
      FAULT_AFTER=N         the first N calls do well
      FAULT_COUNT=N         so many fail, then all do well again; not given: all
      FAULT_US=N            microseconds that each such call takes more
@@ -25,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <time.h>
@@ -72,19 +74,34 @@ static void slow (void)
   while (nanosleep (&t, &t) && errno == EINTR) ;
 }
 
+static bool named (const char *fault, const char *call)
+{
+  static const char *const path[] = { "open", "fopen", "access", "stat", "mkdir", "rename" };
+  size_t n = strlen (call);
+  if (!strncmp (fault, call, n) && fault[n] == ':') return true;
+  for (size_t i = 0; !strncmp (fault, "path:", 5) && i < sizeof path / sizeof *path; i++)
+    if (!strcmp (path[i], call)) return true;
+  return !strncmp (fault, "lock:", 5) && strstr (call, "lock");
+}
+
+static bool on_this_rank (void)
+{
+  const char *want = getenv ("FAULT_RANK"), *rank = getenv ("PMI_RANK");
+  if (!want) return true;
+  return rank && (strcmp (want, "others") ? atol (rank) == atol (want) : atol (rank) > 0);
+}
+
 /* Is CALL on this file to be disturbed? Then errno's number, or 0 for a call that shall be done all the same; -1: leave it alone. */
 static int disturbed (const char *call, const char *path)
 {
-  const char *fault = getenv ("FAULT"), *rank = getenv ("PMI_RANK"), *word = getenv ("FAULT_PATH");
-  size_t n = strlen (call);
-  if (!fault || strncmp (fault, call, n) || fault[n] != ':' || !strstr (path, word ? word : "/checkpoints")) return -1;
-  if (number ("FAULT_RANK", -1) >= 0 && (!rank || atol (rank) != number ("FAULT_RANK", -1))) return -1;
+  const char *fault = getenv ("FAULT"), *word = getenv ("FAULT_PATH");
+  if (!fault || !named (fault, call) || !strstr (path, word ? word : "/checkpoints") || !on_this_rank ()) return -1;
   long at = calls++, after = number ("FAULT_AFTER", 0);
   if (at < after || at - after >= number ("FAULT_COUNT", 1L << 60)) return -1;
   if (number ("FAULT_KILL", 0)) kill (getpid (), SIGKILL);
   if (at == after) hold (), eat ();
   slow ();
-  return atoi (fault + n + 1);
+  return atoi (strchr (fault, ':') + 1);
 }
 
 static int disturbed_fd (const char *call, int fd)
@@ -134,6 +151,36 @@ int access (const char *path, int how)
   int e = disturbed ("access", path);
   return e > 0 ? errno = e, -1 : REAL (access) (path, how);
 }
+
+#define STAT(name, type) \
+  int name (const char *path, struct type *s) \
+  { \
+    int e = disturbed ("stat", path); \
+    return e > 0 ? errno = e, -1 : REAL (name) (path, s); \
+  }
+STAT (stat, stat)
+STAT (lstat, stat)
+STAT (stat64, stat64)
+STAT (lstat64, stat64)
+
+int mkdir (const char *path, mode_t mode)
+{
+  int e = disturbed ("mkdir", path);
+  return e > 0 ? errno = e, -1 : REAL (mkdir) (path, mode);
+}
+
+#define FCNTL(name) \
+  int name (int fd, int what, ...) \
+  { \
+    va_list ap; \
+    va_start (ap, what); \
+    void *arg = va_arg (ap, void *); \
+    va_end (ap); \
+    int e = what == F_SETLK || what == F_SETLKW ? disturbed_fd ("lock", fd) : -1; \
+    return e > 0 ? errno = e, -1 : REAL (name) (fd, what, arg); \
+  }
+FCNTL (fcntl)
+FCNTL (fcntl64)
 
 int fsync (int fd)
 {

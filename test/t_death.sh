@@ -27,14 +27,19 @@ kill_alone () {
 # Are there processes left? They would be in the way of other tests.
 left () { for r in 0 1 2 3; do if [ "$(readlink "/proc/$(pid $r)/exe")" = "$program" ]; then echo "left"; kill -KILL "$(pid $r)"; fi; done; }
 
-# ---- in a step
-d=alone FLAGS=; phase step; launch --run.watchdog 100; until_so 'steps_of 2'; kill_alone
-ok "$([ $rc != 0 ] && echo ended) $(code $d) $(grep -c . $d.err) $(grep -c "^pretrain: rank 2 is gone, seen during step [0-9]* on rank [013] of host $host.*: $gone " $d.err) $(grep -c "$gone" $d/exit.json)$(left)" \
-   "ended 4 1 1 1" "SIGKILL: $(cut -c -200 $d.err)"
+# ---- in each phase
+d=base FLAGS= options=; launch --train.steps 2; wait $job
+for p in step load evaluation save; do
+  d=alone_$p; phase $p; [ -z "$base" ] || cp -r base $d
+  launch --run.watchdog 100 --train.steps 1000; until_so "$until"; kill_alone
+  case $p in step|evaluation) named='[a-z]';; *) named=$p;; esac   # the others are held by rank 2 itself
+  ok "$([ $rc != 0 ] && echo ended) $(code $d) $(grep -c . $d.err) $(grep -c "^pretrain: rank 2 is gone, seen during .* on rank [013] of host $host.*: $gone during $named" $d.err) $(grep -c "$gone" $d/exit.json)$(left)" \
+     "ended 4 1 1 1" "SIGKILL in $p: $(cut -c -200 $d.err)"
+done
 named=0 good=0 many=0
 if [ -n "${SOAK:-}" ]; then times=50; else times=1; fi
 while [ $many = $good ] && [ $many -lt $times ]; do
-  d=k$many; phase step; launch --run.watchdog 100; until_so 'steps_of 2'
+  d=k$many; phase step; launch --run.watchdog 100 --train.steps 1000; until_so 'steps_of 2'
   kill -KILL "$(pid 2)"; wait $job; rc=$?
   if grep -q "$gone" $d/exit.json; then named=$((named + 1)); fi
   if [ $rc != 0 ] && [ "$(code $d)" = 4 ] && grep -q "$gone\|ended without a word" $d/exit.json && [ "$(grep -c '^pretrain: ' $d.err)" -le 1 ]; then good=$((good + 1)); fi
