@@ -14,6 +14,10 @@ void page_heads (FILE *f, const char *words);
 void page_tile (FILE *f, const char *value, const char *what, const char *mood);
 /* 20804 as 20,804. */
 const char *page_grouped (double v, char out[static 64]);
+/* Seconds, as plan_seconds but with the sign for micro. */
+const char *page_seconds (double s, char out[static 24]);
+/* The colour of words on FILL, "#rrggbb": dark or white, whichever is read more easily. */
+const char *page_on (const char *fill);
 
 enum { INK_TP, INK_PP, INK_DP, INK_REP, INK_WORLD, INKS };
 extern const char *const page_ink[INKS];   /* colours of axes */

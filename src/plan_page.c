@@ -36,7 +36,7 @@ static void bar (const struct plan *p, int stage, int y, int h, double scale, in
     if (w <= 0) continue;
     fprintf (f, "<rect x='%.1f' y='%d' width='%.1f' height='%d' fill='%s'><title>%s %s</title></rect>", x, y, w, h, i < MEM_N ? page_purpose[i] : "#c8c8c8",
              i < MEM_N ? purpose_name (i) : "outside of the arenas", plan_gb (bytes, t));
-    if (w > 62) fprintf (f, "<text x='%.1f' y='%d' class='w'>%s</text>", x + w / 2, y + h / 2 + 4, plan_gb (bytes, t));
+    if (w > 62) fprintf (f, "<text x='%.1f' y='%d' class='w' style='fill:%s'>%s</text>", x + w / 2, y + h / 2 + 4, page_on (i < MEM_N ? page_purpose[i] : "#c8c8c8"), plan_gb (bytes, t));
     x += w;
   }
 }
@@ -53,7 +53,7 @@ static void memory (const struct plan *p, FILE *f)
            plan_gb ((double) p->capacity, u), plan_gb (fabs ((double) p->over), v), p->fits ? "free" : "too many: it does not fit");
   fprintf (f, " State alone by the rule of %d bytes a parameter: %s for the model, ", (int) (14 + dtype_size (p->c.sharding.grad_dtype)), plan_gb ((double) p->rule_state, t));
   fprintf (f, "%s a GPU; weights kept, gradients, master and moments are here %s exactly.</p>\n", plan_gb (p->rule_rank, u), plan_gb ((double) p->state, v));
-  fprintf (f, "<svg viewBox='0 0 %d %d' style='max-width:%dpx' role='img'>", width, tall, width);
+  fprintf (f, "<div class='wide'><svg viewBox='0 0 %d %d' style='max-width:%dpx' role='img'>", width, tall, width);
   for (int i = 0, y = 4; i < p->stages; i++) {
     if (!stage_shown (p, i, 8)) continue;
     fprintf (f, "<text x='4' y='%d' class='s'>%s %d</text><rect x='%d' y='%d' width='%.1f' height='%d' class='b'/>", y + h / 2 + 4, p->stages > 1 ? "stage" : "rank", p->stages > 1 ? i : s->rank, left, y,
@@ -62,7 +62,7 @@ static void memory (const struct plan *p, FILE *f)
     y += h + 6;
   }
   double x = left + (double) p->capacity * scale;
-  fprintf (f, "<path d='M%.1f 0V%d' stroke='#000' stroke-width='2'/><text x='%.1f' y='%d' class='e'>%s of the GPU</text></svg>\n", x, tall - 18, x, tall - 4, plan_gb ((double) p->capacity, t));
+  fprintf (f, "<path d='M%.1f 0V%d' stroke='#000' stroke-width='2'/><text x='%.1f' y='%d' class='e'>%s of the GPU</text></svg></div>\n", x, tall - 18, x, tall - 4, plan_gb ((double) p->capacity, t));
   fputs ("<p class='key'>", f);
   for (int i = 0; i <= MEM_N; i++)
     if (i == MEM_N || s->mem[SPACE_DEVICE][i]) {
@@ -155,14 +155,14 @@ static void time_line (const struct plan *p, FILE *f)
   if (shown > 4) strips = 0;
   int each_h = LINE_H + strips * STRIP + 7, tall = y + shown * each_h + 4;
   fprintf (f, "<section><h2>One step on the clock</h2><p>%s a step (predicted): computation %.1f %%, waiting for links %.1f %%, waiting for other stages %.1f %%; waits are white. ",
-           plan_seconds (p->step, t), 100 * p->compute, 100 * p->exposed, 100 * p->bubble);
+           page_seconds (p->step, t), 100 * p->compute, 100 * p->exposed, 100 * p->bubble);
   if (p->shown < p->mbs) fprintf (f, "Shown are %lld of %lld micro-batches: the middle of the step repeats itself. ", (long long) p->shown, (long long) p->mbs);
   if (strips) fputs ("The strips below a stage are its links at work. ", f);
   if (shown < p->stages) fprintf (f, "%d of %d stages are shown. ", shown, p->stages);
-  fprintf (f, "</p>\n<svg viewBox='0 0 %d %d' style='max-width:%dpx' role='img'>", LINE_W, tall, LINE_W);
+  fprintf (f, "</p>\n<div class='wide'><svg viewBox='0 0 %d %d' style='max-width:%dpx' role='img'>", LINE_W, tall, LINE_W);
   for (double x = 0; x <= end * 1.0001; x += each)
     fprintf (f, "<path d='M%.1f 14V%d' class='x'/><text x='%.1f' y='11' class='%c'>%s</text>", LINE_LEFT + x * scale, tall, LINE_LEFT + x * scale, x * scale > LINE_W - LINE_LEFT - 40 ? 'e' : 'r',
-             x > 0 ? plan_seconds (x, u) : "0");
+             x > 0 ? page_seconds (x, u) : "0");
   for (int i = 0; i < p->stages; i++) {
     if (!stage_shown (p, i, 16)) continue;
     const struct plan_stage *s = &p->stage[i];
@@ -172,7 +172,7 @@ static void time_line (const struct plan *p, FILE *f)
       if (has_strip (p, k)) strip (s, k, y + LINE_H + 2 + STRIP * n++, scale, f);
     y += each_h;
   }
-  fputs ("</svg>\n<p class='key'>", f);
+  fputs ("</svg></div>\n<p class='key'>", f);
   for (int i = 0; i < ACT_N; i++) if (used[i] && act_look[i].word) fprintf (f, "<span><i style='background:%s'></i>%s</span> ", act_look[i].fill, act_look[i].word);
   fputs ("<span><i style='background:#fff;border:1px solid #999'></i>idle</span> ", f);
   static const char *const word[] = { "tp", "pp", "dp_shard", "dp_replicate" };
@@ -196,10 +196,10 @@ static void comm_ledger (const struct plan *p, int stage, FILE *f)
     fprintf (f, "<tr><td style='color:%s'>%s</td><td class='n'>%d</td>", page_ink[page_ink_of (l->group)], plan_axis (l->group), g->n);
     snprintf (t, sizeof t, "%s, %s%s", group_name (l->group), op_name (l->op), l->tree ? " (tree)" : "");
     page_cell (f, false, t);
-    snprintf (t, sizeof t, g->cross && g->sharers > 1 ? "%.50s, 1 of %d" : "%.50s", g->link, g->sharers);
+    snprintf (t, sizeof t, g->cross && g->sharers > 1 ? "%.50s, shared by %d" : "%.50s", g->link, g->sharers);
     page_cell (f, false, t);
     fprintf (f, "<td class='n'>%lld</td><td class='n' title='%lld bytes'>%s</td><td class='n'>%s</td><td class='n'>%s</td></tr>\n", (long long) l->calls, (long long) l->bytes, plan_gb ((double) l->bytes, a),
-             plan_seconds (l->busy, b), plan_seconds (l->exposed, c));
+             page_seconds (l->busy, b), page_seconds (l->exposed, c));
   }
   fputs ("</table>\n", f);
 }
@@ -226,7 +226,7 @@ static void memory_ledger (const struct plan *p, FILE *f)
 static void choice_table (const struct plan *p, const struct plan_choice *c, int n, FILE *f)
 {
   char step[24], gb[24], tokens[64], text[400];
-  fputs ("<table>", f);
+  fputs ("<div class='wide'><table class='choices'>", f);
   page_heads (f, "mesh and settings|#GPUs|#tokens/s|#MFU|#step|#exposed|#bubble|#memory|waits most for");
   for (int i = 0; i < n; i++) {
     snprintf (text, sizeof text, "%s%s%s", c[i].name, *c[i].name ? ": " : "", c[i].text);
@@ -235,13 +235,13 @@ static void choice_table (const struct plan *p, const struct plan_choice *c, int
     fprintf (f, "<td class='n'>%d</td>", c[i].gpus);
     if (c[i].tokens_s > 0)
       fprintf (f, "<td class='n'>%s</td><td class='n'>%.1f %%</td><td class='n'>%s</td><td class='n'>%.1f %%</td><td class='n'>%.1f %%</td>", page_grouped (c[i].tokens_s, tokens), 100 * c[i].mfu,
-               plan_seconds (c[i].step, step), 100 * c[i].exposed, 100 * c[i].bubble);
+               page_seconds (c[i].step, step), 100 * c[i].exposed, 100 * c[i].bubble);
     else fputs ("<td colspan='5'></td>", f);
     fprintf (f, "<td class='n'>%s%s</td>", plan_gb ((double) (c[i].device + p->outside), gb), c[i].fits ? "" : ", too much");
     page_cell (f, false, c[i].tokens_s > 0 ? c[i].limit : "");
     fputs ("</tr>\n", f);
   }
-  fputs ("</table>", f);
+  fputs ("</table></div>", f);
 }
 
 enum { RANKED = 12 };   /* of a search's list on the page */
@@ -303,7 +303,7 @@ static void head (const struct plan *p, FILE *f)
   page_tile (f, page_grouped (p->tokens_s / p->gpus, t), "tokens/s a GPU", "");
   snprintf (t, sizeof t, "%.1f %%", 100 * p->mfu);
   page_tile (f, t, "MFU", "");
-  page_tile (f, plan_seconds (p->step, u), "a step", "");
+  page_tile (f, page_seconds (p->step, u), "a step", "");
   snprintf (t, sizeof t, "%.1f %%", 100 * p->exposed);
   page_tile (f, t, "waiting for links", p->exposed > 0.3 ? "bad" : "");
   snprintf (t, sizeof t, "%.1f %%", 100 * p->bubble);
@@ -314,7 +314,7 @@ static void head (const struct plan *p, FILE *f)
 
 void plan_page (const struct plan *p, FILE *f)
 {
-  fputs ("<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'/><title>", f);
+  fputs ("<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'/><meta name='viewport' content='width=device-width, initial-scale=1'/><title>", f);
   page_put (f, p->c.model);
   fprintf (f, " on %d GPUs</title><style>%s</style></head><body>\n", p->gpus, page_style);
   head (p, f);

@@ -90,6 +90,13 @@ static void bracket_above (const struct grid *g, int i, const struct lie *l, int
     int x = col_x (g, place_in_node (g->p, l->member[k])) + g->cell_w / 2 - 9 * (level + 1);
     fprintf (g->f, "<path d='M%d %dV%d' stroke='%s' class='t'/><circle cx='%d' cy='%d' r='3.5' fill='%s'/>", x, y, g->top, c, x, y, c);
   }
+}
+
+/* Its words, over all lines. */
+static void word_above (const struct grid *g, int i, const struct lie *l, int level)
+{
+  int y = g->top - 14 - LEVEL * level, x1 = col_x (g, l->last_col) + g->cell_w / 2 - 9 * (level + 1);
+  const char *c = page_ink[page_axis[i].ink];
   fprintf (g->f, "<text x='%d' y='%d' style='fill:%s' class='a'>%s %d%s%s%s</text>", x1 + 10, y + 5, c, axis_word (g->p, i), l->n, page_axis[i].axis == AXIS_PP ? " &#8594;" : "",
            g->label && g->label[i].text[0] ? ", " : "", g->label ? g->label[i].text : "");
 }
@@ -136,7 +143,7 @@ static void draw_grid (const struct plan *p, const struct page_label *label, int
   }
   struct grid g = { p, label, f, MIN (p->m.gpus, p->gpus), 84 + SIDE * sides, MAX (24 + LEVEL * ups, 21 + 15 * sides), wide ? 124 : CELL_W, nodes };
   int w = col_x (&g, g.cols) + (label ? 170 : 60), h = row_y (&g, nodes) + (more ? 30 : 2);
-  fprintf (f, "<svg viewBox='0 0 %d %d' style='max-width:%dpx' role='img'>", w, h, w);
+  fprintf (f, "<svg viewBox='0 0 %d %d' style='max-width:%dpx;min-width:%dpx' role='img'>", w, h, w, w * 3 / 4);
   for (int r = 0; r < nodes; r++) {
     int y = row_y (&g, r);
     fprintf (f, "<rect x='%d' y='%d' width='%d' height='%d' rx='7' class='b'/><text x='4' y='%d' class='h'>node %d</text>", g.left - 5, y - 4, g.cols * (g.cell_w + GAP) - GAP + 10, CELL_H + 8, y + 25, r);
@@ -145,6 +152,9 @@ static void draw_grid (const struct plan *p, const struct page_label *label, int
   for (int i = 0; i < PAGE_AXES; i++) {
     if (lie[i].in_row) bracket_above (&g, i, &lie[i], up++);
     if (lie[i].in_col) bracket_beside (&g, i, &lie[i], side++);
+  }
+  for (int i = 0, k = 0; i < PAGE_AXES; i++) {
+    if (lie[i].in_row) word_above (&g, i, &lie[i], k++);
     xfree (lie[i].member);
   }
   if (more) fprintf (f, "<text x='4' y='%d' class='h'>... and %d more nodes: all of them are below</text>", row_y (&g, nodes) + 20, p->nodes - nodes);
@@ -167,7 +177,7 @@ static void draw_map (const struct plan *p, FILE *f)
   int rows = (int) ceil_div (p->nodes, cols), left = 84, w = left + cols * size + 4, h = rows * size + 4;
   char fill[40];
   fprintf (f, "<h3>all %d nodes: a square is a node of %d GPUs, its colour the pipeline stage of its first GPU; dots mark the groups of rank 0</h3>", p->nodes, p->m.gpus);
-  fprintf (f, "<svg viewBox='0 0 %d %d' style='max-width:%dpx' role='img'>", w, h, w);
+  fprintf (f, "<svg viewBox='0 0 %d %d' style='max-width:%dpx;min-width:%dpx' role='img'>", w, h, w, w * 3 / 4);
   for (int n = 0; n < p->nodes; n++) {
     int rank = n * p->m.gpus, x = left + n % cols * size, y = 2 + n / cols * size;
     if (n % cols == 0) fprintf (f, "<text x='4' y='%d' class='s'>node %d</text>", y + size / 2 + 4, n);
@@ -195,7 +205,7 @@ static void axis_table_out (const struct plan *p, FILE *f)
 {
   const struct plan_stage *s = &p->stage[0];
   char a[24], b[24], c[24], t[96];
-  fputs ("<table>", f);
+  fputs ("<div class='wide'><table>", f);
   page_heads (f, "axis|cuts|link|#a GPU sends a step|#time at the link|#of it exposed");
   for (int i = 0; i < PAGE_AXES; i++) {
     if (!page_is_drawn (p, i)) continue;
@@ -212,18 +222,20 @@ static void axis_table_out (const struct plan *p, FILE *f)
     else snprintf (t, sizeof t, "%.60s", g->link);
     page_cell (f, false, t);
     page_cell (f, true, plan_gb (bytes, a));
-    page_cell (f, true, plan_seconds (busy, b));
-    page_cell (f, true, plan_seconds (exposed, c));
+    page_cell (f, true, page_seconds (busy, b));
+    page_cell (f, true, page_seconds (exposed, c));
     fputs ("</tr>\n", f);
   }
-  fputs ("</table>\n", f);
+  fputs ("</table></div>\n", f);
 }
 
 void page_grid (const struct plan *p, const struct page_label *label, FILE *f)
 {
   bool whole = p->gpus <= WHOLE && p->nodes <= WHOLE / 8;
+  fputs ("<div class='grid wide'>", f);
   draw_grid (p, label, whole ? p->nodes : MIN (p->nodes, MAX (4, MIN (8, period (p)))), f);
   if (!whole) draw_map (p, f);
+  fputs ("</div>\n", f);
 }
 
 void page_mesh (const struct plan *p, FILE *f)

@@ -20,7 +20,7 @@ static void when (int64_t t, char out[static 32])
   time_t x = t;
   struct tm tm;
   out[0] = 0;
-  if (t > 0 && localtime_r (&x, &tm)) strftime (out, 32, "%Y-%m-%d %H:%M", &tm);
+  if (t > 0 && localtime_r (&x, &tm)) strftime (out, 32, "%Y-%m-%d %H:%M:%S", &tm);
 }
 
 static void length (double s, char out[static 32])
@@ -76,7 +76,7 @@ static void ended (const struct past *p, struct incident **list, int *n)
   struct incident *i = add (list, n);
   bool runs = past_runs (p);
   i->step = runs && p->steps ? p->step[p->steps - 1].step : p->end.step;
-  i->time = p->end.time;
+  i->time = runs && p->steps ? p->step[p->steps - 1].time : p->end.time;
   i->mood = past_alive (p) == 1 ? "good" : !past_alive (p) ? "bad" : runs || p->end.code == 3 ? "warm" : p->end.code ? "bad" : "good";
   i->word = !past_alive (p) ? "killed" : runs || !p->end.code ? NULL : p->end.code == 3 ? "stopped" : p->end.code == 5 ? "diverged" : "failed";
   if (runs && past_alive (p) >= 0) snprintf (i->text, sizeof i->text, "%s", past_alive (p) ? "it runs" : "killed without a word: kill -9, no memory left, a lost node");
@@ -157,7 +157,7 @@ static void checkpoints (const struct past *p, bool many, FILE *f)
     double still = save_seconds (p, k->step);
     when (k->time, t);
     snprintf (step, sizeof step, "%" PRId64, k->step);
-    if (isfinite (still)) plan_seconds (still, s);
+    if (isfinite (still)) page_seconds (still, s);
     fputs ("<tr>", f);
     page_cell (f, true, step);
     page_cell (f, false, k->name);
@@ -232,7 +232,7 @@ static void tiles (const struct past *p, FILE *f)
   if (isfinite (last_of (p, PAST_EVAL))) page_tile (f, figure (least_of (p, PAST_EVAL), "%.4f", t), "best validation", "");
   page_tile (f, isfinite (rate) ? page_grouped (rate, u) : "\xe2\x80\x93", "tokens/s (median)", "");
   if (isfinite (mfu)) page_tile (f, figure (100 * mfu, "%.1f %%", t), "MFU", "");
-  if (isfinite (share)) page_tile (f, figure (100 * share, "%.1f %%", t), "waiting for links", share > 0.3 ? "bad" : "");
+  if (isfinite (share)) page_tile (f, figure (100 * share, "%.1f %%", t), past_crowded (p) ? "waiting; ranks share cores" : "waiting for links", share > 0.3 && !past_crowded (p) ? "bad" : "");
   if (p->steps) page_tile (f, page_grouped ((double) p->step[p->steps - 1].tokens, u), "tokens seen", "");
   fputs ("</div>\n", f);
 }

@@ -131,7 +131,7 @@ void report_data (const struct past *p, int n, int points, FILE *f)
     int m = (int) MIN (p[i].steps, points);
     fputs (i ? ",\n{\"name\":" : "\n{\"name\":", f);
     put_text (f, p[i].name);
-    fputc (',', f);
+    fprintf (f, ",\"crowded\":%s,", past_crowded (&p[i]) ? "true" : "false");
     xs (&p[i], m, f);
     fputs ("\"v\":{", f);
     curves (&p[i], m, MEAN, f);

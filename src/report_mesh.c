@@ -58,10 +58,10 @@ static void link_row (const char *name, int n, int ink, const struct load *l, bo
   page_cell (f, false, !told ? "" : cross ? "between nodes" : "inside a node");
   page_cell (f, true, page_grouped (l->calls, t));
   page_cell (f, true, plan_gb (l->bytes, a));
-  page_cell (f, true, plan_seconds (l->busy, b));
-  snprintf (t, sizeof t, l->bytes > 1e5 && l->busy > 0 ? "%.3g GB/s" : "", l->bytes / l->busy / 1e9);
+  page_cell (f, true, page_seconds (l->busy, b));
+  snprintf (t, sizeof t, l->bytes > 1e5 && l->busy > 0 ? "%s/s" : "", plan_gb (l->bytes / l->busy, a));
   page_cell (f, true, t);
-  snprintf (t, sizeof t, "%s, %.1f %%", plan_seconds (l->exposed, a), isfinite (seconds) && seconds > 0 ? 100 * l->exposed / seconds : 0);
+  snprintf (t, sizeof t, "%s, %.1f %%", page_seconds (l->exposed, a), isfinite (seconds) && seconds > 0 ? 100 * l->exposed / seconds : 0);
   page_cell (f, true, t);
   fputs ("</tr>\n", f);
 }
@@ -121,9 +121,7 @@ void report_mesh (const struct past *p, bool many, FILE *f)
     link_row ("all ranks", 1, INK_WORLD, &w, x->nodes > 1, told, seconds, f);
     fputs ("</table></div>\n", f);
   }
-  fputs ("<div class='grid wide'>", f);
   page_grid (x, p->plain ? label : NULL, f);
-  fputs ("</div>\n", f);
   xfree (x->node_of);
   xfree (x);
 }
@@ -155,16 +153,16 @@ void report_memory (const struct past *p, int n, FILE *f)
     if (memory_of (&p[i]) <= 0) continue;
     fputs ("<p>", f);
     if (n > 1) fputs ("<b>", f), page_put (f, p[i].name), fputs ("</b>: ", f);
-    fprintf (f, "%s in its arenas and beside them</p><svg viewBox='0 0 1200 34' class='stack' role='img'>", plan_gb (memory_of (&p[i]), t));
+    fprintf (f, "%s in its arenas and beside them</p><div class='wide'><svg viewBox='0 0 1200 34' class='stack' role='img'>", plan_gb (memory_of (&p[i]), t));
     for (int k = 0; k <= MEM_N; k++) {
       double bytes = purpose_of (&p[i], k), w = bytes * scale;
       if (w <= 0) continue;
       fprintf (f, "<rect x='%.1f' y='0' width='%.1f' height='34' fill='%s'><title>%s %s</title></rect>", x, w, k < MEM_N ? page_purpose[k] : "#8f9aa3", k < MEM_N ? purpose_name (k) : "outside of the arenas",
                plan_gb (bytes, t));
-      if (w > 62) fprintf (f, "<text x='%.1f' y='22'>%s</text>", x + w / 2, plan_gb (bytes, t));
+      if (w > 62) fprintf (f, "<text x='%.1f' y='22' style='fill:%s'>%s</text>", x + w / 2, page_on (k < MEM_N ? page_purpose[k] : "#8f9aa3"), plan_gb (bytes, t));
       x += w;
     }
-    fputs ("</svg>\n<p class='key'>", f);
+    fputs ("</svg></div>\n<p class='key'>", f);
     for (int k = 0; k <= MEM_N; k++)
       if (purpose_of (&p[i], k) > 0)
         fprintf (f, "<span><i style='background:%s'></i>%s %s</span> ", k < MEM_N ? page_purpose[k] : "#8f9aa3", k < MEM_N ? purpose_name (k) : "outside of the arenas", plan_gb (purpose_of (&p[i], k), t));
@@ -195,7 +193,7 @@ static void predicted (const struct past *p, FILE *f)
   int ranks = past_ranks (p, p->launches - 1);
   if (!p->why.msg[0] && p->c.run.machine[0] && ranks > 0 && isfinite (seconds) && !machine_load (m, p->c.run.machine, &e) && !plan_make (x, &p->c, m, ranks, &(struct plan_want) { 0 }, &e)) {
     snprintf (word, sizeof word, "%+.0f %% against the prediction", 100 * (seconds / x->step - 1));
-    plan_row ("time of a step", plan_seconds (x->step, a), plan_seconds (seconds, b), "", word, f);
+    plan_row ("time of a step", page_seconds (x->step, a), page_seconds (seconds, b), "", word, f);
     snprintf (a, sizeof a, "%.1f %%", 100 * x->exposed);
     snprintf (b, sizeof b, "%.1f %%", 100 * share);
     if (isfinite (share)) plan_row ("of it waiting for links", a, b, "", "predicted; waits of rank 0", f);
@@ -215,7 +213,7 @@ void report_plan (const struct past *p, bool many, FILE *f)
   for (int ink = 0; ink < INKS; ink++) bytes += load_of (p, ink).bytes;
   if (many) fputs ("<h3>", f), page_put (f, p->name), fputs ("</h3>", f);
   fputs ("<div class='wide'><table>", f);
-  page_heads (f, "rank 0|#planned|#measured|");
+  page_heads (f, "rank 0|#planned|#measured| ");
   plan_row ("memory in arenas", plan_gb ((double) json_integer_value (json_object_get (o, "memory")), a), plan_gb (memory, b), agrees ? "good" : "bad", agrees ? "as planned, to the byte" : "not as planned", f);
   plan_row ("bytes sent in a step", plan_gb ((double) json_integer_value (json_object_get (o, "bytes")), a), p->plain ? plan_gb (bytes, b) : "", agrees ? "good" : "bad",
             agrees ? "each step as planned, to the byte" : "not as planned", f);

@@ -13,11 +13,15 @@ cat >check.py <<'P'
 import json, re, sys
 import xml.etree.ElementTree as E
 kind, path = sys.argv[1], sys.argv[2]
+def up(root, e):
+    return [d for d in root.iter('div') if e in list(d)]
 if kind == 'page':
     cells, bars, outside = int(sys.argv[3]), int(sys.argv[4]), sys.argv[5:]
     text = open(path, encoding='utf-8').read()
     root = E.fromstring(text.replace('<!DOCTYPE html>', ''))
     assert 'http' not in text and '<script' not in text, 'something is fetched or run'
+    assert "name='viewport'" in text and not re.search('[0-9] us<', text), 'narrow windows, microseconds'
+    assert all(any('wide' in d.get('class', '') for d in up(root, e)) for e in root.iter('table') if e.get('class') == 'choices'), 'a table that cannot be moved in a narrow window'
     svg = [e for e in root.iter('svg')]
     k = [t for t in root.iter('text') if t.get('class') == 'k']
     assert len(k) == cells, f'{len(k)} cells'

@@ -11,7 +11,7 @@ ok () { n=$((n + 1)); if [ "$1" = 0 ]; then echo "ok $n - $2"; else echo "not ok
 try () { what=$1; shift; "$@" >out 2>&1; ok $? "$what"; }
 
 cat >page.py <<'P'
-import json, math, sys, os
+import json, math, re, sys, os, time
 from html.parser import HTMLParser
 what, path = sys.argv[1], sys.argv[2]
 
@@ -50,6 +50,7 @@ for x in d['runs']:
     for part in ('v', 'lo', 'hi'):
         for k, y in x[part].items(): assert len(y) == len(x['step']), k
     assert x['step'] == sorted(set(x['step'])), 'steps in order, each once'
+assert not re.search(r'[0-9] us\b', p.text), 'us for microseconds'
 def has(*words):
     for w in words: assert w in p.text, w + ' is not on the page'
 if what == 'real':
@@ -80,7 +81,7 @@ elif what == 'long':
     at = next(i for i, s in enumerate(r['step']) if s >= 77777)
     assert r['lo']['loss'][at] == -5, 'the dip is kept'
 elif what == 'hostile': has('</script><script>alert(1)</script>', '<img src=x onerror=alert(1)>&"', '</style><b>'); assert r['name'].startswith('<img src=x')
-elif what == 'killed': has('killed without a word'); assert 'still running' not in p.text and [m['word'] for m in r['marks']] == ['killed'], r['marks']
+elif what == 'killed': has('killed without a word'); assert p.text.count(time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(1700000008))) == 2, 'the time of its last record, in the head and as that of its end'; assert 'still running' not in p.text and [m['word'] for m in r['marks']] == ['killed'], r['marks']
 elif what == 'slower': has('200 ms, 66.7 %')   # of a step of the last launch, whose collectives these are
 elif what == 'failed': has('ended with status 4, rank 2 on node7 during step 12: disk full'); assert [m['word'] for m in r['marks']] == ['skipped', 'failed']
 elif what == 'spiked': has('step skipped: a spike of the loss', 'rolled back to step 10: step 12 was a spike', 'step skipped: the gradient was not finite'); assert [m['word'] for m in r['marks']] == ['skipped', 'skipped', 'rolled back']

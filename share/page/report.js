@@ -24,8 +24,8 @@ function say (v, unit) {
   if (a >= 1) return trim(v.toPrecision(5))
   return a < 1e-3 && a > 0 ? v.toExponential(2).replace('.00', '') : trim(v.toPrecision(4))
 }
-function ticks (lo, hi, n) {
-  const raw = (hi - lo) / n || 1, ten = 10 ** Math.floor(Math.log10(raw)), f = raw / ten, d = (f < 1.5 ? 1 : f < 3.5 ? 2 : f < 7.5 ? 5 : 10) * ten, out = []
+function ticks (lo, hi, n, least = 0) {
+  const raw = Math.max((hi - lo) / n, least) || 1, ten = 10 ** Math.floor(Math.log10(raw)), f = raw / ten, d = (f < 1.5 ? 1 : f < 3.5 ? 2 : f < 7.5 ? 5 : 10) * ten, out = []
   for (let v = Math.ceil(lo / d - 1e-9) * d; v <= hi + d * 1e-9; v += d) out.push(Math.abs(v) < d * 1e-9 ? 0 : v)
   return out
 }
@@ -75,7 +75,8 @@ function extent (c, list) {
   }
   if (c.calm && all.length > 20) {   /* the first steps of a launch are no measure of the others: they may leave the picture */
     all.sort((a, b) => a - b)
-    hi = Math.min(hi, 1.35 * all[Math.floor(all.length * 0.98)])
+    const start = c.falls ? Math.max(...list.map(s => s.y.find(v => v !== null && isFinite(v)))) : 0
+    hi = Math.min(hi, Math.max(1.35 * all[Math.floor(all.length * 0.98)], start))
   }
   if (c.alarm && hi > 0) hi = Math.max(hi, c.alarm * 1.1)
   if (c.zero && !(c.log && state.log)) lo = Math.min(0, lo)
@@ -103,19 +104,22 @@ function draw (c) {
     put(c.svg, 'text', { x: M.left - 6, y: Y(v) + 4, 'text-anchor': 'end' }, say(v, c.unit))
   }
   const x = xs[state.x]
-  for (const v of ticks(e.x0, e.x1, W / 110)) {
-    if (state.x === 'step' && v !== Math.round(v)) continue
+  for (const v of ticks(e.x0, e.x1, W / 110, state.x === 'step' ? 1 : 0)) {
     put(c.svg, 'text', { x: X(v), y: H - 8, 'text-anchor': 'middle' }, say(v, x.unit))
   }
-  if (c.alarm) {
+  const alarm = c.alarm && !runs.every(r => r.crowded)   /* ranks that share cores wait for a turn */
+  if (alarm) {
     put(c.svg, 'line', { x1: M.left, x2: W - M.right, y1: Y(c.alarm), y2: Y(c.alarm), class: 'alarm' })
-    put(c.svg, 'text', { x: W - M.right, y: Y(c.alarm) - 4, 'text-anchor': 'end' }, say(c.alarm, c.unit) + ': look at the mesh')
   }
-  marks(c, X, H)
+  const words = marks(c, X, H)
   list.forEach(s => curve(c, s, X, Y, log))
+  if (alarm) put(c.svg, 'text', { x: W - M.right, y: Y(c.alarm) - 4, 'text-anchor': 'end' }, say(c.alarm, c.unit) + ': look at the mesh')
+  words()
   for (const s of list) {
     const k = html(c.key, 'span', '')
-    html(k, 'i', s.area ? 'area' : '').style.background = s.color
+    const i = html(k, 'i', s.area ? 'area' : '')
+    i.style.background = s.color
+    if (s.thin) i.style.opacity = 0.4
     k.append(s.name)
     s.value = html(k, 'b', '')
   }
@@ -124,17 +128,16 @@ function draw (c) {
   readout(c, null)
 }
 
-/* Resumes, stops and failures, where they were. */
+/* Resumes, stops and failures, where they were; in the colour of their run where there are several. What it gives back writes the words over the curves: in the
+   wide chart, each where no other line is in its way. */
 function marks (c, X, H) {
-  if (!c.marks) return
-  for (const r of runs) {
-    let last = -1e9
-    for (const m of r.marks) {
-      const x = X(xAt(r, m.step))
-      put(c.svg, 'line', { x1: x, x2: x, y1: M.top, y2: H - M.bottom, class: 'mark' })
-      if (x - last > 70) put(c.svg, 'text', { x: x + (x > c.W - 90 ? -4 : 4), y: M.top + 10, class: 'mark', 'text-anchor': x > c.W - 90 ? 'end' : 'start' }, m.word), last = x
-    }
-  }
+  const all = c.marks ? runs.flatMap((r, i) => r.marks.map(m => ({ x: X(xAt(r, m.step)), word: m.word, ink: one ? '' : hue(i) }))) : []
+  const free = (a, b) => b < c.W && all.every(p => p.x <= a || p.x >= b)
+  for (const m of all) put(c.svg, 'line', { x1: m.x, x2: m.x, y1: M.top, y2: H - M.bottom, class: 'mark', style: m.ink && 'stroke:' + m.ink })
+  return () => all.forEach(m => {
+    const room = 8 + 6.5 * m.word.length, right = free(m.x, m.x + room), left = !right && m.x + room >= c.W && all.every(p => p.x >= m.x || p.x <= m.x - room)
+    if (c.full && (right || left)) put(c.svg, 'text', { x: m.x + (right ? 4 : -4), y: M.top + 10, class: 'mark', 'text-anchor': right ? 'start' : 'end', style: m.ink && 'fill:' + m.ink }, m.word)
+  })
 }
 
 const path = (xs, ys, X, Y, log) => {
@@ -165,7 +168,7 @@ function curve (c, s, X, Y, log) {
     if (d) put(c.svg, 'path', { d: d + back + 'Z', fill: s.color, opacity: 0.22, class: 'band' })
   }
   put(c.svg, 'path', { d: path(s.x, s.y, X, Y, log), fill: 'none', stroke: s.color, 'stroke-width': s.thin ? 1 : s.width, opacity: s.thin ? 0.4 : 1, 'stroke-linejoin': 'round', 'stroke-dasharray': s.dash || '', class: 'line' })
-  if (s.dots && s.x.length < 60) for (let i = 0; i < s.x.length; i++) if (s.y[i] !== null) put(c.svg, 'circle', { cx: X(s.x[i]).toFixed(1), cy: Y(s.y[i]).toFixed(1), r: 2.6, fill: s.color })
+  if ((s.dots && s.x.length < 60) || (s.x.length < 8 && !s.thin)) for (let i = 0; i < s.x.length; i++) if (s.y[i] !== null) put(c.svg, 'circle', { cx: X(s.x[i]).toFixed(1), cy: Y(s.y[i]).toFixed(1), r: 2.6, fill: s.color })
 }
 
 function near (x, v) {
@@ -258,7 +261,7 @@ choice('', [[true, 'logarithmic loss']], false, () => { state.log = !state.log }
 const where = html(bar, 'span', '')
 
 const top_ = document.getElementById('charts')
-chart(top_, { id: 'loss', title: 'Loss', sub: 'nats a token', full: true, tall: 300, log: true, marks: true, series: losses })
+chart(top_, { id: 'loss', title: 'Loss', sub: 'nats a token', full: true, tall: 300, log: true, calm: true, falls: true, marks: true, series: losses })
 chart(top_, { id: 'rate', title: 'Rate', sub: 'tokens a second', zero: true, calm: true, marks: true, series: simple('tokens_per_s', 'tokens/s') })
 chart(top_, { id: 'share', title: 'Waiting for communication', sub: 'share of a step, rank 0', unit: '%', zero: true, alarm: 0.3, series: simple('comm_share', 'share') })
 chart(top_, { id: 'norm', title: 'Norm of the gradient', sub: 'before clipping', zero: true, calm: true, marks: true, series: simple('grad_norm', 'norm') })
