@@ -1,4 +1,4 @@
-/* Blocks of datasets, read and their checksums compared. */
+/* The checksums of blocks and datasets compared with what is read. */
 #include "ckpt_int.h"
 #include <string.h>
 
@@ -9,13 +9,10 @@ static int damaged (const struct ckpt_file *f, int kind, int rank, int64_t at, i
                     ckpt_group[kind], rank, first, strcmp (first, last) ? " to " : "", strcmp (first, last) ? last : "", (unsigned long long) sum, (unsigned long long) kept);
 }
 
-int file_block (const struct ckpt_file *f, int kind, int rank, int64_t b, void *buf, void *dst, struct sum *w, struct err *e)
+int file_check (const struct ckpt_file *f, int kind, int rank, int64_t b, struct sum *w, struct err *e)
 {
   const uint64_t *sum = index_sums (&f->index, kind, rank);
-  int64_t at = b * f->index.block, n = MIN (f->index.block, f->index.rank[rank].count - at), bytes = n * dtype_size (file_type (f, kind));
-  if (file_plain (f, kind, rank, at, n, buf, e)) return -1;
-  if (dst) sum_copy (w, dst, buf, bytes);
-  else sum_add (w, buf, bytes);
+  int64_t at = b * f->index.block, n = MIN (f->index.block, f->index.rank[rank].count - at);
   if (!sum) return 0;
   uint64_t is = sum_end (w);
   return is == sum[b] ? 0 : damaged (f, kind, rank, at, n, is, sum[b], e);

@@ -3,11 +3,21 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { CALL = 1024 };             /* elements that could be read in the time of a call: rows that lie further apart are read one by one */
+enum {
+  CALL = 1024,                    /* elements that could be read in the time of a call: rows that lie further apart are read one by one */
+  READ = 2,                       /* blocks read at once, which a core's cache holds */
+};
 
 struct fetch { struct loader *l; atomic_llong next; struct err err[TEAM_MAX]; };
-/* One thread's, and what it is at: elements [at, at + n) of a dataset. buf: a block, at the beginning of a page, where copies by the system are fastest. */
-struct hand { struct loader *l; float *buf; struct sum *whole; int kind, rank; int64_t at, n; struct err *e; };
+/* One thread's, and what it is at: elements [at, at + n) of a dataset. room: for READ blocks, at the beginning of a page, where copies by the system are fastest; buf: one of them. */
+struct hand {
+  struct loader *l;
+  float *room, *buf;
+  struct sum *sum;
+  int kind, rank;
+  int64_t at, n, summed;
+  struct err *e;
+};
 
 /* --- the stretches of a block that are mine --- */
 
@@ -78,6 +88,18 @@ static int from_buf (struct hand *h, void *ctx, const struct take *t, int64_t of
   return 0;
 }
 
+/* The same, and summed: what lies between stretches too, in the order of the file. H->summed: one past the last element that is. */
+static int sum_from_buf (struct hand *h, void *ctx, const struct take *t, int64_t off, int64_t a, int64_t n)
+{
+  const float *from = h->buf + (off - h->at);
+  float *to = place (h, t, a);
+  if (!to || off < h->summed) return from_buf (h, ctx, t, off, a, n);
+  sum_add (h->sum, h->buf + (h->summed - h->at), (off - h->summed) * 4);
+  sum_copy (h->sum, to, from, n * 4);
+  h->summed = off + n;
+  return 0;
+}
+
 static int from_file (struct hand *h, void *ctx, const struct take *t, int64_t off, int64_t a, int64_t n)
 {
   float *to = place (h, t, a);
@@ -87,14 +109,36 @@ static int from_file (struct hand *h, void *ctx, const struct take *t, int64_t o
   return 0;
 }
 
-static int whole_block (struct hand *h, int64_t b, const struct sight *s)
+/* Block B, which is in the buffer, to where it belongs. */
+static int whole_block (struct hand *h, int64_t b)
 {
-  bool wide = file_type (&h->l->f, h->kind) == DT_F32, straight = wide && s->only && s->sum == h->n;
-  char *to = wide ? (char *) h->buf : (char *) h->buf + 2 * h->n;
-  if (file_block (&h->l->f, h->kind, h->rank, b, to, straight ? s->only : NULL, h->whole, h->e)) return -1;
-  if (straight || !s->n) return 0;
-  if (!wide) h5_widen (h->buf, h->n);
-  return stretches (h, from_buf, &h->at);
+  bool wide = file_type (&h->l->f, h->kind) == DT_F32;
+  h->summed = h->at;
+  if (wide) {
+    stretches (h, sum_from_buf, &h->at);
+    sum_add (h->sum, h->buf + (h->summed - h->at), (h->at + h->n - h->summed) * 4);
+  } else {
+    sum_add (h->sum, (char *) h->buf + 2 * h->n, 2 * h->n);
+    h5_widen (h->buf, h->n);
+    stretches (h, from_buf, &h->at);
+  }
+  return file_check (&h->l->f, h->kind, h->rank, b, h->sum, h->e);
+}
+
+/* READ blocks of fp32 at a time; one of bf16, which needs twice its room. */
+static int whole_blocks (struct hand *h, const struct task *t)
+{
+  const struct ckpt_file *f = &h->l->f;
+  int64_t block = f->index.block, count = f->index.rank[t->rank].count;
+  bool wide = file_type (f, t->kind) == DT_F32;
+  for (int64_t b = t->from; b < t->to; b++) {
+    int64_t k = wide ? (b - t->from) % READ : 0, once = wide ? MIN (READ, t->to - b) : 1;
+    h->at = b * block, h->n = MIN (block, count - h->at), h->buf = h->room + k * block;
+    char *to = wide ? (char *) h->buf : (char *) h->buf + 2 * h->n;
+    if (!k && file_plain (f, t->kind, t->rank, h->at, MIN (once * block, count - h->at), to, h->e)) return -1;
+    if (whole_block (h, b)) return -1;
+  }
+  return file_whole (f, t->kind, t->rank, h->sum, h->e);
 }
 
 static int part_block (struct hand *h, struct sight *s)
@@ -109,25 +153,27 @@ static int do_task (struct hand *h, const struct task *t)
 {
   const struct index *x = &h->l->f.index;
   h->kind = t->kind, h->rank = t->rank;
+  if (t->check) return whole_blocks (h, t);
+  h->buf = h->room;
   for (int64_t b = t->from; b < t->to; b++) {
     struct sight s = { 0 };
     h->at = b * x->block, h->n = MIN (x->block, x->rank[t->rank].count - h->at);
     stretches (h, look, &s);
-    if (t->check ? whole_block (h, b, &s) : part_block (h, &s)) return -1;
+    if (part_block (h, &s)) return -1;
   }
-  return t->check ? file_whole (&h->l->f, t->kind, t->rank, h->whole, h->e) : 0;
+  return 0;
 }
 
 static int fetch_some (void *ctx, int who)
 {
   struct fetch *f = ctx;
-  char *room = xalloc ((size_t) f->l->f.index.block * 4 + CKPT_ALIGN, "ckpt stage");
-  struct hand h = { .l = f->l, .buf = (float *) (room + -(uintptr_t) room % CKPT_ALIGN), .whole = sum_new (), .e = &f->err[who] };
+  char *room = xalloc ((size_t) (READ * f->l->f.index.block * 4 + CKPT_ALIGN), "ckpt stage");
+  struct hand h = { .l = f->l, .room = (float *) (room + -(uintptr_t) room % CKPT_ALIGN), .sum = sum_new (), .e = &f->err[who] };
   int rc = 0;
   for (int64_t i; !rc && (i = f->next++) < f->l->tasks; ) rc = do_task (&h, &f->l->task[i]);
   copy_end ();
   if (rc) f->next = f->l->tasks;
-  sum_free (h.whole);
+  sum_free (h.sum);
   xfree (room);
   return rc;
 }

@@ -138,9 +138,9 @@ enum dtype file_type (const struct ckpt_file *f, int kind);
 int  file_plain (const struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, void *dst, struct err *e);
 /* The same as fp32. */
 int  file_get (const struct ckpt_file *f, int kind, int rank, int64_t at, int64_t n, float *dst, struct err *e);
-/* Block B of a dataset as it lies in the file into BUF, and from there, past the cache, to DST (NULL: not); its checksum compared. Format 2 has a sum for a dataset alone: there
-   its blocks come in order, each is added to W, and file_whole compares at the end (and does nothing for format 3). Any thread. */
-int  file_block (const struct ckpt_file *f, int kind, int rank, int64_t b, void *buf, void *dst, struct sum *w, struct err *e);
+/* Was block B of a dataset, whose bytes were added to W, as its checksum says? Format 2 has a sum for a dataset alone: there blocks come in order, this does nothing, and
+   file_whole compares at the end (and does nothing for format 3). Any thread. */
+int  file_check (const struct ckpt_file *f, int kind, int rank, int64_t b, struct sum *w, struct err *e);
 int  file_whole (const struct ckpt_file *f, int kind, int rank, struct sum *w, struct err *e);
 
 /* --- several threads of a rank ------------------------------------------------------------------------------------------------------- */

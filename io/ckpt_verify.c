@@ -51,7 +51,10 @@ static int verify_dataset (const struct ckpt_file *f, int kind, int rank, float 
   for (int64_t b = 0; b < index_blocks (&f->index, rank); b++) {
     int64_t n = MIN (block, f->index.rank[rank].count - b * block);
     bool wide = file_type (f, kind) == DT_F32;
-    if (file_block (f, kind, rank, b, wide ? (char *) buf : (char *) buf + 2 * n, NULL, w, e)) return -1;
+    char *to = wide ? (char *) buf : (char *) buf + 2 * n;
+    if (file_plain (f, kind, rank, b * block, n, to, e)) return -1;
+    sum_add (w, to, n * dtype_size (file_type (f, kind)));
+    if (file_check (f, kind, rank, b, w, e)) return -1;
     if (!wide) h5_widen (buf, n);
     bad += count_bad (buf, n, b * block, &first);
   }
