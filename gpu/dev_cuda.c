@@ -24,6 +24,15 @@ static int pick_gpu (const struct dev_conf *c, int *gpu, struct err *e)
   return 0;
 }
 
+static void libraries (char *out, size_t size)
+{
+  int nccl = 0, cuda = 0, driver = 0;
+  ncclGetVersion (&nccl);
+  cudaRuntimeGetVersion (&cuda);
+  cudaDriverGetVersion (&driver);
+  snprintf (out, size, "NCCL %d.%d.%d, CUDA %d.%d, driver for %d.%d", nccl / 10000, nccl / 100 % 100, nccl % 100, cuda / 1000, cuda / 10 % 100, driver / 1000, driver / 10 % 100);
+}
+
 static int cuda_open (struct dev *d, const struct dev_conf *c, struct err *e)
 {
   int gpu = 0;
@@ -46,6 +55,7 @@ static int cuda_open (struct dev *d, const struct dev_conf *c, struct err *e)
   char pci[20] = "?";
   cudaDeviceGetPCIBusId (pci, sizeof pci, gpu);
   snprintf (d->id, sizeof d->id, "%s", pci);
+  libraries (d->libraries, sizeof d->libraries);
   struct cudaDeviceProp prop;
   if (cudaGetDeviceProperties (&prop, gpu) == cudaSuccess) snprintf (d->name, sizeof d->name, "%.63s", prop.name);
   return 0;

@@ -2,6 +2,7 @@
 #include "config.h"
 #include "ckpt.h"
 #include "doctor.h"
+#include "host.h"
 #include "job.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -35,7 +36,7 @@ struct launch {
   bool has_mesh;
   struct look *all;                                /* [size], on rank 0 */
   int threading;
-  char gpus[256], shm[512], fs[32], cards[256];
+  char gpus[256], libraries[64], shm[512], fs[32], cards[256];
   struct err gpu_why;
   bool gpu_bad, gpu_up;
   double near_rate, near_time, far_rate, far_time; /* between two ranks of a node, and of two */
@@ -185,6 +186,7 @@ static void gpus (struct launch *l)
   if (any && !driver) bad = user_err (&l->gpu_why, "host %s has no NVIDIA driver (/dev/nvidiactl is missing), others have", base_host ());
   else bad = dev_open (&j->d, "cuda", &dc, &l->gpu_why);
   l->gpu_up = !bad;
+  if (!bad) snprintf (l->libraries, sizeof l->libraries, "%s", j->d.libraries);
   l->gpu_bad = mesh_agree (&j->m, bad, &l->gpu_why) || mesh_devices (&j->m, j->d.id, false, l->gpus, sizeof l->gpus, &l->gpu_why);
   if (l->gpu_up) dev_close (&j->d);
 }
@@ -350,6 +352,7 @@ static void tell (const struct launch *l)
   printf ("HDF5      %s\n", hdf);
   if (l->gpus[0]) printf ("GPUs      %s: one a rank, with NCCL between them\n", l->gpus);
   else printf ("GPUs      none in use%s%s\n", l->gpu_why.msg[0] ? ": " : "", l->gpu_why.msg);
+  printf ("NCCL      %s\n", l->libraries[0] ? l->libraries : module_there ("cuda") ? "not opened: no GPU is in use" : "not there: this build is without CUDA");
   if (l->cards[0]) printf ("networks  %s\n", l->cards);
   if (l->near_rate > 0) printf ("link      inside a node: %.2f GB/s, %.1f us\n", l->near_rate / 1e9, 1e6 * l->near_time);
   if (l->far_rate > 0) printf ("link      between nodes: %.2f GB/s, %.1f us\n", l->far_rate / 1e9, 1e6 * l->far_time);

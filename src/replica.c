@@ -242,16 +242,19 @@ static char *verdict (struct witness *w, int n)
 int replicas_tell (struct replicas *r, const struct mesh *m, bool agreed, int64_t step, int64_t good, struct err *e)
 {
   struct witness *mine = xalloc (WITNESSES * sizeof *mine, "replicas"), *all = NULL;
-  int *count = xalloc ((size_t) m->size * sizeof (int), "replicas"), *at = xalloc ((size_t) m->size * sizeof (int), "replicas"), sum = 0;
-  int bytes = (agreed ? 0 : testify (r, m, mine)) * (int) sizeof *mine;
+  int *count = xalloc ((size_t) m->size * sizeof (int), "replicas"), *at = xalloc ((size_t) m->size * sizeof (int), "replicas"), sum = 0, n = agreed ? 0 : testify (r, m, mine);
+  MPI_Datatype one;   /* counts are of witnesses: bytes of many ranks may be more than an int holds */
   MPI_Request q;
-  MPI_Igather (&bytes, 1, MPI_INT, count, 1, MPI_INT, 0, m->world, &q);
+  MPI_Type_contiguous ((int) sizeof *mine, MPI_BYTE, &one);
+  MPI_Type_commit (&one);
+  MPI_Igather (&n, 1, MPI_INT, count, 1, MPI_INT, 0, m->world, &q);
   wait_all (1, &q);
   for (int i = 0; i < m->size && !m->rank; i++) at[i] = sum, sum += count[i];
-  if (!m->rank) all = xalloc ((size_t) MAX (sum, 1), "replicas");
-  MPI_Igatherv (mine, bytes, MPI_BYTE, all, count, at, MPI_BYTE, 0, m->world, &q);
+  if (!m->rank) all = xalloc ((size_t) MAX (sum, 1) * sizeof *all, "replicas");
+  MPI_Igatherv (mine, n, one, all, count, at, one, 0, m->world, &q);
   wait_all (1, &q);
-  char *said = m->rank ? NULL : verdict (all, sum / (int) sizeof *all), since[64] = "";
+  MPI_Type_free (&one);
+  char *said = m->rank ? NULL : verdict (all, sum), since[64] = "";
   char *text = mesh_share_text (m, said);
   if (good) snprintf (since, sizeof since, ", step %lld was good", (long long) good);
   world_err (e, "replica check after step %lld%s: %s: memory or arithmetic has failed there; nothing of this state is saved", (long long) step, since, text);

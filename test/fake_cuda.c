@@ -23,6 +23,7 @@ static int fake_open (struct dev *d, const struct dev_conf *c, struct err *e)
   const char *s = getenv ("FAKE_GPUS");
   for (int i = 0; s && i < c->local_rank; i++) s = strchr (s, ',') ? strchr (s, ',') + 1 : NULL;
   snprintf (d->id, sizeof d->id, "%.*s", s ? (int) strcspn (s, ",") : 1, s ? s : "?");
+  snprintf (d->libraries, sizeof d->libraries, "NCCL 1.2.3 (fake)");
   return 0;
 }
 static void fake_close (struct dev *d) { (void) d; }

@@ -49,6 +49,23 @@ else skip "little shared memory" "no folder can be mounted here"; fi
 mkdir bin; cp "$program" bin/pretrain; cp "$here/test/fake_cuda.so" bin/cuda.so
 calm 2 env FAKE_GPUS=0:a,0:a bin/pretrain doctor --device cuda
 ok "$rc $(wrong 'would all use the GPU') $(advice 'would all use' 'CUDA_VISIBLE_DEVICES')" "2 1 1" "all ranks on one GPU"
+ok "$(grep -c '^NCCL  *NCCL 1.2.3 (fake)$' out)" 1 "the libraries of the GPU's device are told"
+launch 2 "$program" doctor --device cpu
+ok "$rc $(grep -c "^NCCL  *not \(there: this build is without CUDA\|opened: no GPU is in use\)$" out)" "0 1" "or that there are none"
+# a rank that lacks what the others have: once each a hang
+echo 'model: tiny' >here.yaml
+launch 2 env LD_PRELOAD="$here/test/fault.so" FAULT=path:2 FAULT_RANK=1 FAULT_PATH=here.yaml "$program" doctor here.yaml
+ok "$rc $(grep -c . said) $(grep -c '^pretrain: rank 1: doctor: here.yaml: No such file' said)" "2 1 1" "a file of options that one rank does not see: $(cat said)"
+# ranks that see a driver, in a /dev of their own
+own_dev () {
+  unshare -m sh -c 'mkdir dev && mount -t tmpfs none dev && mkdir dev/shm && mount --bind /dev/shm dev/shm && cp -a /dev/null /dev/zero /dev/random /dev/urandom dev/ && ln -s /proc/self/fd dev/fd &&
+    touch dev/nvidiactl && mount --rbind dev /dev || exit 99; exec "$@"' sh "$@"
+}
+if own_dev true 2>/dev/null; then
+  rmdir dev
+  own_dev "${MPIEXEC:-mpiexec}" -n 2 env LD_PRELOAD="$here/test/fault.so" FAULT=access:2 FAULT_RANK=1 FAULT_PATH=nvidiactl FAKE_GPUS=0:a,0:b bin/pretrain doctor >out 2>said </dev/null; rc=$?
+  ok "$rc $(wrong 'host .* has no NVIDIA driver (/dev/nvidiactl is missing), others have')" "2 1" "a node without the driver that others have"
+else skip "a node without the driver that others have" "no /dev of its own can be made here"; fi
 
 # ---- runs
 seq 1 9000 >text.txt
