@@ -290,8 +290,8 @@ static int run (struct job *job, struct err *e)
   xfree (s);
   double seconds = now () - start;
   if (!rc)
-    say (SAY_INFO, "%s: %lld tokens, %lld documents, vocabulary %d, %.2f s (%.0f MB/s)", job->out, (long long) job->tokens,
-         (long long) job->documents, VOCAB, seconds, (double) job->text_bytes / 1e6 / seconds);
+    say (SAY_INFO, "%s: %lld tokens, %lld document%s, vocabulary %d, %.2f s (%.0f MB/s)", job->out, (long long) job->tokens,
+         (long long) job->documents, job->documents == 1 ? "" : "s", VOCAB, seconds, (double) job->text_bytes / 1e6 / seconds);
   return rc;
 }
 

@@ -247,7 +247,7 @@ static int run (struct worker *w)
   xfree (tmp);
   double seconds = now () - start;
   if (!rc)
-    say (SAY_INFO, "%s: %lld tokens, %lld documents, vocabulary %lld, %.2f s (%.1f MB/s)", w->job->out, (long long) all[0], (long long) all[1], (long long) w->t->vocab, seconds,
+    say (SAY_INFO, "%s: %lld tokens, %lld document%s, vocabulary %lld, %.2f s (%.1f MB/s)", w->job->out, (long long) all[0], (long long) all[1], all[1] == 1 ? "" : "s", (long long) w->t->vocab, seconds,
          (double) w->total / 1e6 / seconds);
   return rc;
 }

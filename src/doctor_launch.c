@@ -345,7 +345,7 @@ static void tell (const struct launch *l)
     bytes_text (x.first->memory, a);
     bytes_text (x.first->memory_free, b);
     printf ("node %-4d %s: %d rank%s, %d of %d cores (%d package%s, %d NUMA), %s each, memory %s (%s free)\n", k, x.first->host, x.ranks, x.ranks == 1 ? "" : "s", x.cores, x.first->node_cores, x.first->packages,
-            x.first->packages == 1 ? "" : "s", x.first->numa, x.same ? "all" : "a part", a, b);
+            x.first->packages == 1 ? "" : "s", x.first->numa, x.same ? "all of them for" : "a part for", a, b);
   }
   printf ("MPI       %s, standard %d.%d, threads: %s\n", version, major, MPI_SUBVERSION, level[MIN (MAX (l->threading, 0), 3)]);
   ckpt_library (hdf);

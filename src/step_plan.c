@@ -80,7 +80,12 @@ int step_resolve (struct conf *c, int world, struct mesh_shape *s, struct err *e
   c->mesh.dp_replicate = s->dim[AXIS_DP_REPLICATE];
   s->no_shard = c->sharding.strategy == NO_SHARD;
   s->kv_rep = c->mesh.tp > c->arch.kv_heads ? (int) (c->mesh.tp / c->arch.kv_heads) : 1;
-  if (c->mesh.dp_replicate > 1 && c->sharding.strategy != HYBRID_SHARD && c->sharding.strategy != NO_SHARD)
+  bool replicas = c->sharding.strategy == HYBRID_SHARD || c->sharding.strategy == NO_SHARD;
+  int one = world / (int) c->mesh.dp_replicate;
+  if (c->mesh.dp_replicate > 1 && !replicas && !want[AXIS_DP_REPLICATE])
+    return user_err (e, "mesh: dp_shard %d x pp %d x tp %d = %d, but there are %d ranks: start %d, leave mesh.dp_shard out, or give sharding.strategy HYBRID_SHARD for %lld replicas", s->dim[AXIS_DP_SHARD],
+                     s->dim[AXIS_PP], s->dim[AXIS_TP], one, world, one, (long long) c->mesh.dp_replicate);
+  if (c->mesh.dp_replicate > 1 && !replicas)
     return user_err (e, "mesh.dp_replicate %lld goes with sharding.strategy HYBRID_SHARD or NO_SHARD", (long long) c->mesh.dp_replicate);
   if (!c->train.global_batch) c->train.global_batch = c->train.micro_batch * c->mesh.dp_shard * c->mesh.dp_replicate;
   return arch_check_tp (&c->arch, (int) c->mesh.tp, e);

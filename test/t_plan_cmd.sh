@@ -21,6 +21,8 @@ plan --model llama2-7b --gpus 8 --machine a100-80g-ib20; check 2 'ib200' 'an unk
 plan --model llama2-7b --gpus 8 --machine a100-80g-ib200 --mesh.pt 2; check 2 'mesh.pp\|mesh.tp' 'an unknown option: the nearest is named'
 plan --model llama2-7b --gpus 8 --machine a100-80g-ib200 --mesh.tp 6; check 2 'heads' 'tp 6'
 plan --model llama2-7b --gpus 8 --machine a100-80g-ib200 --mesh.tp 3 --mesh.pp 3; check 2 'heads\|ranks' 'axes that do not make the world'
+plan --model llama2-7b --gpus 16 --machine a100-80g-ib200 --mesh.dp_shard 2 --mesh.pp 2 --mesh.tp 2
+check 2 '= 8, but there are 16 ranks: start 8, leave mesh.dp_shard out, or give sharding.strategy HYBRID_SHARD for 2 replicas' 'a mesh smaller than the world, and no replicas asked for'
 printf 'name: x\ngpu: {name: y, memory: 80 parsecs}\n' > "$out/m.yaml"
 plan --model llama2-7b --gpus 8 --machine "$out/m.yaml"; check 2 'm.yaml line 2: gpu.memory expects bytes' 'a machine file with a wrong unit: file, line and key'
 plan --help; check 0 'memory ledger' 'help'
