@@ -1,6 +1,6 @@
 /* Checkpoints against the disk itself. In each round the same ranks write bytes raw and read them, then save the same bytes, load on the mesh that wrote and load on
-   another, from the same memory and into the same; the figures are medians over the rounds of raw time over ours. The first round is not counted:
-   it verifies what was loaded, to the byte.
+   another, from the same memory and into the same; the figures are raw time over ours, the median over the rounds (NAME_ratio) and the least of each (NAME_best).
+   The first round is not counted: it verifies what was loaded, to the byte.
    usage: mpiexec -n N bench/b_ckpt FOLDER [MB in all [rounds [warm|cold]]]   cold: files leave the page cache before they are read. bench/b_ckpt.sh runs the cases that count. */
 #define _GNU_SOURCE
 #include "ckpt.h"
@@ -224,7 +224,8 @@ static void raw_half (struct bench *b, const char *path, int64_t bytes, double *
 }
 
 /* One file at a time, and in turn the first: each writer gets the pages of the cache that the other's file left, for on a virtual machine a page that is new to it costs several
-   times the write. */
+   times the write. Where the guest reports free pages to its host, one that was free for a while is new again, and whoever gets it pays in processor time: then the median over
+   rounds says little, and the fastest of each say more. */
 static void one_round (struct bench *b, int step, double t[TIMES])
 {
   char path[1200], rawpath[1200];
@@ -264,18 +265,28 @@ static double ratio (double (*all)[TIMES], int n, int a, int c)
   return m % 2 ? r[m / 2] : (r[m / 2 - 1] + r[m / 2]) / 2;
 }
 
+/* The same of the least t[a] and the least t[c]. */
+static double best (double (*all)[TIMES], int n, int a, int c)
+{
+  double x = all[n - 1][a], y = all[n - 1][c];
+  for (int i = n > 1; i < n; i++) x = MIN (x, all[i][a]), y = MIN (y, all[i][c]);
+  return y > 0 ? x / y : 0;
+}
+
 static void report (struct bench *b, double (*all)[TIMES], int n)
 {
   static const struct { const char *name; int raw, ours; } figure[] = {
-    { "write_ratio", RAW_WRITE, WRITE }, { "save_ratio", RAW, SAVE }, { "load_ratio", RAW_READ, LOAD }, { "other_ratio", RAW_READ, OTHER }, { "narrow_ratio", RAW_READ, NARROW },
-    { "save_cpu_ratio", RAW_CPU, SAVE_CPU }, { "load_cpu_ratio", READ_CPU, LOAD_CPU }, { "other_cpu_ratio", READ_CPU, OTHER_CPU }, { "narrow_cpu_ratio", READ_CPU, NARROW_CPU },
+    { "write", RAW_WRITE, WRITE }, { "save", RAW, SAVE }, { "load", RAW_READ, LOAD }, { "other", RAW_READ, OTHER }, { "narrow", RAW_READ, NARROW },
+    { "save_cpu", RAW_CPU, SAVE_CPU }, { "load_cpu", READ_CPU, LOAD_CPU }, { "other_cpu", READ_CPU, OTHER_CPU }, { "narrow_cpu", READ_CPU, NARROW_CPU },
   };
   double payload = (double) arch_params (&b->conf.arch) * 12;
   int64_t wrote;
-  char text[600];
+  char text[1000];
   int at = 0;
   MPI_Allreduce (&b->wrote, &wrote, 1, MPI_INT64_T, MPI_SUM, b->world.world);
-  for (int i = 0; i < LEN (figure); i++) at += snprintf (text + at, sizeof text - (size_t) at, "\"%s\": %.3f, ", figure[i].name, ratio (all, n, figure[i].raw, figure[i].ours));
+  for (int i = 0; i < LEN (figure); i++)
+    at += snprintf (text + at, sizeof text - (size_t) at, "\"%s_ratio\": %.3f, \"%s_best\": %.3f, ", figure[i].name, ratio (all, n, figure[i].raw, figure[i].ours),
+                    figure[i].name, best (all, n, figure[i].raw, figure[i].ours));
   say (SAY_INFO, "{\"bench\": \"ckpt\", \"ranks\": %d, \"gb\": %.3f, \"reads\": \"%s\", \"rounds\": %d, %s\"bytes_ratio\": %.4f, \"save_s\": %.3f}", b->world.size, 1e-9 * payload,
        b->cold ? "cold" : "warm", MAX (1, n - 1), text, (double) wrote / payload, all[n - 1][SAVE]);
 }

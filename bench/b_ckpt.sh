@@ -12,8 +12,10 @@ aim () {
   line=$1; shift
   echo "$line"
   for a; do
-    echo "$line" | awk -v name="${a%=*}" -v want="${a#*=}" '{ v = $0; if (!sub (".*\"" name "\": ", "", v)) next; v += 0; if (!v) next
-      low = want >= 0; printf "  %-13s %.3f, %s %s%s\n", name, v, low ? "at least" : "at most", low ? want : -want, (low ? v >= want : v <= -want) ? "" : "   MISSED" }'
+    echo "$line" | awk -v name="${a%=*}" -v want="${a#*=}" '
+      function of (name,  v) { v = $0; return sub (".*\"" name "\": ", "", v) ? v + 0 : 0 }
+      { v = of(name); best = name; sub ("_ratio", "_best", best); b = best == name ? 0 : of(best); low = want >= 0; if (!v) next
+        printf "  %-13s %.3f%s, %s %s%s\n", name, v, b ? sprintf (" (fastest %.3f)", b) : "", low ? "at least" : "at most", low ? want : -want, (low ? v >= want : v <= -want) ? "" : "   MISSED" }'
   done
 }
 for n in 2 8; do
