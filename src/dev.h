@@ -155,7 +155,7 @@ struct dev {
   struct dev_conf conf;
   char id[32];                         /* of the hardware: a GPU's PCI address; "" on cpu */
   char name[64];                       /* of the hardware, as its driver says: "NVIDIA H200"; "" on cpu */
-  char libraries[64];                  /* that it stands on: "NCCL 2.28.9, CUDA 13.0, driver for 13.1"; "" on cpu */
+  char libraries[80];                  /* that it stands on: "NCCL 2.28.9, CUDA 13.0, driver for 13.1"; "" on cpu */
   struct { int64_t reserved[MEM_N]; } mem[SPACE_N];   /* bytes of arenas: the memory report */
   int64_t memory;                      /* least of all ranks' ops->memory, agreed on by the caller; 0 = not known: nothing is kept because it would fit */
   int64_t outside;                     /* bytes beside the arenas, as dev_measure found them; 0 = not measured */

@@ -36,7 +36,7 @@ struct launch {
   bool has_mesh;
   struct look *all;                                /* [size], on rank 0 */
   int threading;
-  char gpus[256], libraries[64], shm[512], fs[32], cards[256];
+  char gpus[256], libraries[80], shm[512], fs[32], cards[256];
   struct err gpu_why;
   bool gpu_bad, gpu_up;
   double near_rate, near_time, far_rate, far_time; /* between two ranks of a node, and of two */
