@@ -57,6 +57,7 @@ C
 
 up () {
   for c in munged slurmctld slurmd sbatch srun; do command -v $c >/dev/null || { echo "there is no $c (Debian: slurm-wlm and munge)"; exit 1; }; done
+  getent hosts "$(hostname)" >/dev/null || { echo "the name of this host, $(hostname), leads nowhere (a line in /etc/hosts?): mpiexec could not start ranks in a job"; exit 1; }
   mkdir -p "$dir/state" "$dir/log" "$dir/munge"; chmod 755 "$dir"; chmod 700 "$dir/munge"
   dd if=/dev/urandom of="$dir/munge/key" bs=128 count=1 status=none; chmod 600 "$dir/munge/key"
   munged --force --key-file="$dir/munge/key" --socket="$dir/munge.sock" --pid-file="$dir/munged.pid" --log-file="$dir/log/munged.log" --seed-file="$dir/munge/seed" 2>/dev/null ||
