@@ -6,7 +6,7 @@
 pkg_build='build-essential autoconf automake pkg-config mpich libmpich-dev libhdf5-mpich-dev libdnnl-dev libopenblas-dev
   libyaml-dev libjansson-dev libxxhash-dev libhwloc-dev
   libpcre2-dev libutf8proc-dev libsentencepiece-dev'
-pkg_check='hdf5-tools python3-numpy python3-h5py slurm-wlm munge'
+pkg_check='hdf5-tools python3-numpy python3-h5py slurm-wlm munge procps'
 pkg_demo='hdf5-tools gnuplot-nox bible-kjv bible-kjv-text'
 
 say () { printf '== %s\n' "$*"; }
