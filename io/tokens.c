@@ -154,7 +154,8 @@ static int open_megatron (struct tokens *t, const char *path, struct err *e)
   char *idx = xprintf ("%.*s.idx", stem, path);
   int rc = map_file (&t->index, idx, e) || idx_header (t, idx, e) || map_file (&t->file, t->path, e) ? -1 : 0;
   if (!rc) {
-    int64_t last = t->sequences - 1, end = idx_start (t, last) + idx_length (t, last) * t->kind->bytes;
+    int64_t last = t->sequences - 1, end;
+    if (__builtin_add_overflow (idx_start (t, last), idx_length (t, last) * t->kind->bytes, &end)) end = -1;
     t->count = t->file.bytes / t->kind->bytes;
     if (idx_start (t, 0) || end != t->file.bytes)
       rc = user_err (e, "%s has %lld bytes, but %s says that its sequences lie at bytes %lld to %lld", t->path,
